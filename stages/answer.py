@@ -16,7 +16,7 @@ from artifacts.refs import Answers, Checkpoint, Puzzles, Ref
 from artifacts.schemas import ANSWERS, ANSWERS_FILE, PUZZLES, as_table
 from artifacts.store.store import Store
 from stages.answering.client import Reply
-from stages.answering.purchase import STEM, Question, Service, buy, row_of
+from stages.answering.purchase import STEM, PuzzleSample, Service, buy, row_of
 from stages.answering.settings import ApiRequest
 from stages.context import StageContext
 from stages.sampling.collect import adopt_rollouts, collect
@@ -115,11 +115,11 @@ def chosen_puzzles(store: Store, puzzles: Ref[Puzzles], split: str, count: int) 
     return source.read_table(f"{split}.parquet", PUZZLES).head(count)
 
 
-def questions_of(chosen: pl.DataFrame, samples: int) -> list[Question]:
+def questions_of(chosen: pl.DataFrame, samples: int) -> list[PuzzleSample]:
     """Returns a question for each sample of each puzzle: first sample 0 of all puzzles, then sample 1, and so on."""
     rows = list(zip(chosen["puzzle_id"], chosen["prompt"], strict=True))
     return [
-        Question(puzzle_id, group, sample, prompt)
+        PuzzleSample(puzzle_id, group, sample, prompt)
         for sample in range(samples)
         for group, (puzzle_id, prompt) in enumerate(rows)
     ]
@@ -133,9 +133,9 @@ def stored_answers(store: Store, asked: ApiRequest) -> tuple[Attempt[Answers], p
     return attempt, as_table([], ANSWERS) if stored is None else stored
 
 
-def missing_questions(questions: Iterable[Question], stored: pl.DataFrame) -> list[Question]:
+def missing_questions(questions: Iterable[PuzzleSample], stored: pl.DataFrame) -> list[PuzzleSample]:
     """Returns the questions without a stored answer; of several with the same prompt and sample, the first."""
-    known, missing = set(stored["answer"]), list[Question]()
+    known, missing = set(stored["answer"]), list[PuzzleSample]()
     for question in questions:
         if question.answer not in known:
             known.add(question.answer)
@@ -195,7 +195,7 @@ def _sampled(
     rows: list[dict[str, Any]] = []
     for row in rollouts.sort("group", "sample").iter_rows(named=True):
         counts = {name: len(row[f"{name}_token_ids"]) for name in ("prompt", "completion")}
-        question = Question(row["puzzle_id"], row["group"], row["sample"], prompts[row["puzzle_id"]])
+        question = PuzzleSample(row["puzzle_id"], row["group"], row["sample"], prompts[row["puzzle_id"]])
         cut = row["finish_reason"] in ("length", "early_stop")
         reply = Reply(
             text=row["text"],

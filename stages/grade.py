@@ -49,7 +49,7 @@ from stages.environments.tables import (
 )
 from stages.grpo.advantages import AdvantageConfig, batch_advantages
 from stages.grpo.process import step_advantages, token_advantages
-from stages.grpo.rewards import Judged, RewardConfig, reward_terms
+from stages.grpo.rewards import RewardConfig, RewardInputs, reward_terms
 from stages.grpo.surprise import surprise, tokens_until
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.sampling.turns import own_lengths
@@ -109,7 +109,7 @@ def grade(
         deduced = None if asserted is None else DeductionCounts.of(asserted)
         if by_process:
             steps.append(steps_of(_provable(asserted, puzzle), graded, _answer_ends(row["text"], puzzle, config)))
-        judged = Judged(
+        judged = RewardInputs(
             accuracy=graded.accuracy,
             exact=graded.exact,
             truncated=truncated,
@@ -164,7 +164,7 @@ def _sampled_model(rollouts: Artifact, ctx: StageContext) -> Path:
 
 
 @dataclass(frozen=True)
-class Need:
+class NeededCapability:
     """A setting that needs a capability of the environment.
 
     Attributes:
@@ -178,18 +178,18 @@ class Need:
     remedy: str
 
 
-def needs_of(config: GradeConfig) -> list[Need]:
+def needs_of(config: GradeConfig) -> list[NeededCapability]:
     """Returns the capabilities that the settings need of every environment."""
     reward, by_process = config.reward, config.advantage.level == "process"
     level, outcome, zero = "grade.advantage.level = 'process'", "set it to 'outcome'", "set it to 0"
     return [
         need
         for on, need in (
-            (reward.deductions_weight > 0, Need("grade.reward.deductions_weight", Proves, zero)),
-            (reward.format_weight > 0, Need("grade.reward.format_weight", ChecksFormat, zero)),
-            (reward.surprise_weight > 0, Need("grade.reward.surprise_weight", LocatesAnswers, zero)),
-            (by_process, Need(level, Proves, outcome)),
-            (by_process, Need(level, LocatesAnswers, outcome)),
+            (reward.deductions_weight > 0, NeededCapability("grade.reward.deductions_weight", Proves, zero)),
+            (reward.format_weight > 0, NeededCapability("grade.reward.format_weight", ChecksFormat, zero)),
+            (reward.surprise_weight > 0, NeededCapability("grade.reward.surprise_weight", LocatesAnswers, zero)),
+            (by_process, NeededCapability(level, Proves, outcome)),
+            (by_process, NeededCapability(level, LocatesAnswers, outcome)),
         )
         if on
     ]

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from artifacts.layout import RunLayout
 from artifacts.store.store import Store
-from flows.cli.console.options import ANSWERS, STORED, Answers, Optional, ProfileName, Stored
+from flows.cli.console.options import ANSWERS, STORED, MeasureOptions, Optional, ProfileName, Stored
 from flows.cli.console.output import print_json, terminal
 from flows.cli.console.prefect_session import prefect_session
 
@@ -22,7 +22,7 @@ def backfill(
     every: int = 10,
     at_once: int = 1,
     profile: ProfileName = "cpu",
-    answers: Answers = ANSWERS,
+    answers: MeasureOptions = ANSWERS,
     options: Stored = STORED,
 ) -> None:
     """Runs the backfill flow and prints each run's learning curves, its own and that of the suite.

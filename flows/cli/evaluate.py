@@ -4,7 +4,7 @@ from typing import Annotated
 
 from artifacts.errors import BadInputError
 from artifacts.store.store import Store
-from flows.cli.console.options import ANSWERS, STORED, Answers, Flag, Optional, ProfileName, Repeated, Stored
+from flows.cli.console.options import ANSWERS, STORED, Flag, MeasureOptions, Optional, ProfileName, Repeated, Stored
 from flows.cli.console.output import print_json, terminal
 from flows.cli.console.prefect_session import prefect_session
 
@@ -15,7 +15,7 @@ def evaluate(
     puzzles: Annotated[str | None, Optional] = None,
     suite: Annotated[str | None, Optional] = None,
     profile: ProfileName = "cpu",
-    answers: Answers = ANSWERS,
+    answers: MeasureOptions = ANSWERS,
     options: Stored = STORED,
 ) -> None:
     """Runs the evaluate flow and prints the measurements, one column for each grader.

@@ -35,7 +35,7 @@ _FORMS = "a puzzle as .json, a text file, or RUN:SPLIT with train, val or test"
 
 
 @dataclass(frozen=True)
-class Question:
+class AskedPrompt:
     """A prompt for the model.
 
     Attributes:
@@ -130,7 +130,7 @@ def _completions(
     return groups[0].completions
 
 
-def read_question(file: str, index: int, store: str) -> Question:
+def read_question(file: str, index: int, store: str) -> AskedPrompt:
     """Reads a puzzle or a prompt.
 
     Args:
@@ -145,14 +145,14 @@ def read_question(file: str, index: int, store: str) -> Question:
     puzzles = _puzzles(file, store)
     if puzzles is not None:
         puzzle = puzzle_at(puzzles, index, file)
-        return Question(puzzle.prompt, puzzle)
+        return AskedPrompt(puzzle.prompt, puzzle)
     text = read_text_argument(file, _FORMS)
     if not text.strip():
         raise BadInputError(file, "empty", "a prompt")
-    return Question(text, None)
+    return AskedPrompt(text, None)
 
 
-def explained_puzzle(question: Question, where: str) -> Puzzle:
+def explained_puzzle(question: AskedPrompt, where: str) -> Puzzle:
     """Returns the puzzle of a question; a prompt without one is read as a puzzle without a known solution.
 
     Args:
@@ -175,7 +175,7 @@ def explained_puzzle(question: Question, where: str) -> Puzzle:
     return puzzle
 
 
-def solver_of(question: Question, where: str) -> Callable[[list[str]], list[str]]:
+def solver_of(question: AskedPrompt, where: str) -> Callable[[list[str]], list[str]]:
     """Returns a function that takes the lines of a call and returns the answer of the puzzle's solver.
 
     Args:
@@ -196,7 +196,7 @@ def solver_of(question: Question, where: str) -> Callable[[list[str]], list[str]
     return lambda statements: solver.told(statements, puzzle)
 
 
-def _puzzle_of(question: Question, where: str) -> Puzzle:
+def _puzzle_of(question: AskedPrompt, where: str) -> Puzzle:
     """Returns the puzzle of a question; a prompt without one is a puzzle without a known solution."""
     return question.puzzle or Puzzle(where, of_text(question.prompt).name, question.prompt, {}, 0, None, "", {})
 
@@ -238,7 +238,7 @@ def _folder(source: "Ref[Any] | FetchedModel", store: Store, scratch: Path) -> P
 
 
 def print_answers(
-    question: Question,
+    question: AskedPrompt,
     checkpoint: str,
     completions: "Sequence[SampledCompletion]",
     options: Stored,

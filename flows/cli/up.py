@@ -20,7 +20,7 @@ from flows.config.settings import validate
 from flows.orchestration.run_environment import prepare_server_environment
 from flows.orchestration.server.api_access import masked, private_folder
 from flows.orchestration.server.local_server import (
-    Record,
+    InstallationRecord,
     database_lock,
     remove_settings,
     start_worker,
@@ -74,7 +74,7 @@ def up(
     private_folder(home)
     with _stopped_on_failure(home):
         record, alone_since = ensure_server(
-            Record.read(home) or Record(url=""), home, external, LocalServer(host, port, auth)
+            InstallationRecord.read(home) or InstallationRecord(url=""), home, external, LocalServer(host, port, auth)
         )
         if worker and record.worker and record.worker.alive and record.worker.pool != pool:
             running = f"a worker of pool {record.worker.pool} runs for {home}"
@@ -127,11 +127,11 @@ def up(
 @contextmanager
 def _stopped_on_failure(home: Path) -> Generator[None]:
     """Stops the server and the worker that the block has started if the block fails."""
-    before = Record.read(home)
+    before = InstallationRecord.read(home)
     try:
         yield
     except BaseException:
-        after = Record.read(home)
+        after = InstallationRecord.read(home)
         for process in (after.worker, after.server) if after else ():
             if process and (before is None or process not in (before.worker, before.server)):
                 stop_process(process)
@@ -152,7 +152,7 @@ def _crash_runs(message: str, workers: Collection[str], alone_since: datetime | 
     crash_dead_runs(message, before=before, workers=workers, unclaimed=alone_since is not None)
 
 
-def _crash_runs_of_ended_workers(record: Record) -> bool:
+def _crash_runs_of_ended_workers(record: InstallationRecord) -> bool:
     """Marks the runs of ended workers as crashed, before the server is stopped; returns whether that succeeded.
 
     A failure is printed and not raised, because a broken server must still be stopped.
@@ -178,7 +178,7 @@ def _crash_runs_of_ended_workers(record: Record) -> bool:
 def down(*, options: Stored = STORED) -> None:
     """Stops the worker with its flows, then the server."""
     home = prepare_server_environment(local_folder(Store.open(options.store, writable=False)))
-    record = Record.read(home)
+    record = InstallationRecord.read(home)
     ended: list[str] = []
     if record is not None:
         runs_marked = True
@@ -195,7 +195,7 @@ def down(*, options: Stored = STORED) -> None:
         if runs_marked:
             (home / "up.json").unlink()
         else:
-            Record(url=record.url, gone=record.gone_workers).write(home)
+            InstallationRecord(url=record.url, gone=record.gone_workers).write(home)
     if options.json:
         print_json({"ended": ended})
     else:

@@ -25,7 +25,7 @@ _SLUG_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ComparedRecipe:
     """A recipe that is tried on a run's rollouts.
 
     Attributes:
@@ -55,7 +55,7 @@ class Candidate:
         return learning | ({"groups of equal accuracy": "left out"} if self.mixed_only else {})
 
 
-def candidates(own: Recipe, names: Sequence[str], overrides: Sequence[str]) -> list[Candidate]:
+def candidates(own: Recipe, names: Sequence[str], overrides: Sequence[str]) -> list[ComparedRecipe]:
     """Returns the candidates of a comparison.
 
     A recipe with the run's model and completion length is a variation of the run's recipe. It replaces the sections
@@ -92,13 +92,13 @@ def starting_weights(
     return Weights(policy, state_beside(policy, store) if usable else None, reference=base)
 
 
-def page_folder(tried: Sequence[Candidate], rollouts: Ref[Any]) -> str:
+def page_folder(tried: Sequence[ComparedRecipe], rollouts: Ref[Any]) -> str:
     """Returns the name of the folder for a comparison's page."""
     names = "-".join(_slug(candidate.name) for candidate in tried)[:80]
     return f"{names}-{sha256_json([candidate.folder(rollouts) for candidate in tried])[:_DIGITS]}"
 
 
-def _candidate(name: str, own: Recipe, overrides: Sequence[str]) -> Candidate:
+def _candidate(name: str, own: Recipe, overrides: Sequence[str]) -> ComparedRecipe:
     source = own if name == OWN else load_recipe(name)
     settings = own.model_dump(mode="json")
     same_scale = _scale(source) == _scale(own)
@@ -115,7 +115,7 @@ def _candidate(name: str, own: Recipe, overrides: Sequence[str]) -> Candidate:
     recipe = recipe.with_rows_of(own.model_dump(mode="json"))  # so that nothing but the algorithm differs
     _check_buffer(name, recipe, own)
     resamples = source.sample.resample is not None or recipe.sample.resample is not None
-    return Candidate(
+    return ComparedRecipe(
         name, recipe, "sections" if same_scale else "algorithm", mixed_only=resamples and own.sample.resample is None
     )
 

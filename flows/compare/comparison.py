@@ -13,7 +13,7 @@ from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Grades, K, Puzzles, Ref, Report, TrainingState
 from artifacts.store.store import Store
-from flows.compare.candidates import OWN, Candidate, candidates, page_folder, starting_weights
+from flows.compare.candidates import OWN, ComparedRecipe, candidates, page_folder, starting_weights
 from flows.compare.comparison_report import write_report
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_profile
@@ -85,7 +85,7 @@ def compare(request: CompareRequest) -> dict[str, Any]:
 
 
 def _trained_figures(
-    stages: Stages, layout: RunLayout, number: int, candidate: Candidate, own: Recipe, rollouts: Artifact
+    stages: Stages, layout: RunLayout, number: int, candidate: ComparedRecipe, own: Recipe, rollouts: Artifact
 ) -> dict[str, Any]:
     """Runs grade, pack, finetune and evaluate for a candidate, and returns its figures."""
 

@@ -28,7 +28,7 @@ UNKNOWN = "unknown until fetched"
 
 
 @dataclass(frozen=True)
-class Shape:
+class LayerSizes:
     """Sizes of a decoder's layers.
 
     Attributes:
@@ -67,10 +67,10 @@ class Shape:
         return self.layers * self.layer + self.head * (1 if self.tied else 2) + norms
 
 
-_QWEN_1_5B = Shape(151_936, 1536, 28, 1536, 256, 8960, tied=False)
-_QWEN_14B = Shape(152_064, 5120, 48, 5120, 1024, 13_824, tied=False)
-_QWEN_32B = Shape(152_064, 5120, 64, 5120, 1024, 27_648, tied=False)
-_PUBLISHED: Mapping[str, Shape] = {
+_QWEN_1_5B = LayerSizes(151_936, 1536, 28, 1536, 256, 8960, tied=False)
+_QWEN_14B = LayerSizes(152_064, 5120, 48, 5120, 1024, 13_824, tied=False)
+_QWEN_32B = LayerSizes(152_064, 5120, 64, 5120, 1024, 27_648, tied=False)
+_PUBLISHED: Mapping[str, LayerSizes] = {
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": _QWEN_1_5B,
     "Qwen/Qwen2.5-14B-Instruct": _QWEN_14B,
     "Qwen/Qwen2.5-32B-Instruct": _QWEN_32B,
@@ -91,7 +91,7 @@ class ModelSize:
 
     parameters: float | None
     source: str
-    shape: Shape | None = None
+    shape: LayerSizes | None = None
 
     def __str__(self) -> str:
         if self.parameters is None:
@@ -130,7 +130,7 @@ def size_by_name(name: str) -> ModelSize:
     return ModelSize(float(match[1]) * _UNITS[match[2].lower()], f"by its name, {match[0]}")
 
 
-def shape_of_config(config: Mapping[str, Any]) -> Shape:
+def shape_of_config(config: Mapping[str, Any]) -> LayerSizes:
     """Returns the sizes in a Hugging Face config.json.
 
     Raises:
@@ -138,7 +138,7 @@ def shape_of_config(config: Mapping[str, Any]) -> Shape:
     """
     heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
     head_dim = int(config.get("head_dim") or hidden // heads)
-    return Shape(
+    return LayerSizes(
         vocabulary=int(config["vocab_size"]),
         hidden=hidden,
         layers=int(config["num_hidden_layers"]),
@@ -153,12 +153,12 @@ def _published(name: str) -> ModelSize | None:
     return _of_shape(_PUBLISHED[name], "by its published config.json") if name in _PUBLISHED else None
 
 
-def _of_shape(shape: Shape, source: str) -> ModelSize:
+def _of_shape(shape: LayerSizes, source: str) -> ModelSize:
     return ModelSize(shape.parameters, source, shape)
 
 
-def _scratch_shape(model: ScratchModel) -> Shape:
-    return Shape(
+def _scratch_shape(model: ScratchModel) -> LayerSizes:
+    return LayerSizes(
         vocabulary=model.vocabulary,
         hidden=model.hidden,
         layers=model.layers,
@@ -183,7 +183,7 @@ def _packaged(package: str, file: str) -> ModelSize:
     tensors = {tensor.name: [int(size) for size in tensor.shape] for tensor in reader.tensors}
     try:
         heads, hidden = int(sizes["attention.head_count"]), int(sizes["embedding_length"])
-        shape = Shape(
+        shape = LayerSizes(
             vocabulary=max(tensors["token_embd.weight"]),
             hidden=hidden,
             layers=int(sizes["block_count"]),

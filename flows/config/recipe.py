@@ -25,7 +25,7 @@ from stages.environments.generate import PuzzleConfig, ZebraConfig
 from stages.environments.puzzle import Taught
 from stages.evaluate import EvaluateConfig
 from stages.finetune import FinetuneConfig
-from stages.grade import GradeConfig, Need, needs_of
+from stages.grade import GradeConfig, NeededCapability, needs_of
 from stages.grpo.packing import PackConfig
 from stages.models.source import ModelConfig
 from stages.optional.advance import StageEnd
@@ -76,21 +76,23 @@ class DistillationConfig(Config):
         """Style of the derivations to train on; None if the solver writes none."""
         return None if self.teacher != SOLVER or self.texts.written == "answers" else self.texts.written
 
-    def needs(self) -> list[Need]:
+    def needs(self) -> list[NeededCapability]:
         """Returns the abilities of the environment that the settings need."""
-        required: list[Need] = []
+        required: list[NeededCapability] = []
         if self.teacher == SOLVER and self.texts.written != "answers":
             required.append(
-                Need("distil.teacher = 'solver'", WritesDerivations, "set distil.texts.written to 'answers'")
+                NeededCapability(
+                    "distil.teacher = 'solver'", WritesDerivations, "set distil.texts.written to 'answers'"
+                )
             )
         if self.teacher == SOLVER:
-            required.append(Need("distil.teacher = 'solver'", WritesAnswers, "choose another teacher"))
+            required.append(NeededCapability("distil.teacher = 'solver'", WritesAnswers, "choose another teacher"))
         if self.texts.well_formed:
-            required.append(Need("distil.texts.well_formed", ChecksFormat, "set it to false"))
+            required.append(NeededCapability("distil.texts.well_formed", ChecksFormat, "set it to false"))
         if self.texts.corruption is not None:
             kind = self.texts.corruption.kind
             where, other = f"distil.texts.corruption.kind = '{kind}'", "choose another corruption, or none"
-            required += [Need(where, ability, other) for ability in NEEDED[kind]]
+            required += [NeededCapability(where, ability, other) for ability in NEEDED[kind]]
         return required
 
     @model_validator(mode="after")
@@ -370,9 +372,11 @@ class Recipe(Config):
         """Refuses settings that need an ability or a grader that the environment lacks."""
         required = needs_of(self.grade)
         if self.warm_start and self.warm_start.text == "derivations":
-            required.append(Need("warm_start.text = 'derivations'", WritesDerivations, "set it to 'answers'"))
+            required.append(
+                NeededCapability("warm_start.text = 'derivations'", WritesDerivations, "set it to 'answers'")
+            )
         if self.warm_start and self.warm_start.text == "transcripts":
-            required.append(Need("warm_start.text = 'transcripts'", AnswersCalls, "set it to 'answers'"))
+            required.append(NeededCapability("warm_start.text = 'transcripts'", AnswersCalls, "set it to 'answers'"))
         sampled = {
             "sample.sampling": self.sample.sampling,
             "evaluate.sampled": self.evaluate.sampled,
@@ -380,16 +384,20 @@ class Recipe(Config):
         }
         for name, sampling in sampled.items():
             if sampling.tool_calls:
-                required.append(Need(f"{name}.tool_calls = {sampling.tool_calls}", AnswersCalls, "set it to 0"))
+                required.append(
+                    NeededCapability(f"{name}.tool_calls = {sampling.tool_calls}", AnswersCalls, "set it to 0")
+                )
         for name, evaluation in (("evaluate", self.evaluate), ("final", self.final)):
             if any(isinstance(item, BestOf) and item.score == "statements" for item in evaluation.strategies):
-                required.append(Need(f"{name}.strategies: best_of by statements", Proves, "choose another score"))
+                required.append(
+                    NeededCapability(f"{name}.strategies: best_of by statements", Proves, "choose another score")
+                )
         if self.warm_start:
-            required.append(Need("warm_start", WritesAnswers, "drop the section, or choose another grader"))
+            required.append(NeededCapability("warm_start", WritesAnswers, "drop the section, or choose another grader"))
         if self.distil:
             required += self.distil.needs()
         if self.teach and self.teach.hint == "derivation":
-            required.append(Need("teach.hint = 'derivation'", WritesDerivations, "choose another teacher"))
+            required.append(NeededCapability("teach.hint = 'derivation'", WritesDerivations, "choose another teacher"))
         texts = [("distil.texts", self.distil.texts)] if self.distil else []
         sections = (("grade", self.grade), ("evaluate", self.evaluate), ("final", self.final), *texts)
         read_by = {name: section.grader for name, section in sections if section.grader != "strict"}

@@ -12,7 +12,7 @@ from pathlib import Path
 from artifacts.errors import BadInputError, DeerstalkerError
 from artifacts.provenance import hardware
 from flows.orchestration.server.api_access import CLIENT_VARIABLE, auth_headers
-from flows.orchestration.server.local_server import Record, auth_string_of, running_server
+from flows.orchestration.server.local_server import InstallationRecord, auth_string_of, running_server
 from stages.hardware.compute_type import ComputeType, CudaDevice, cpu_flags, cuda_devices, engine_build, matmul_gflops
 from stages.processes.cgroups import cpu_quota
 from stages.processes.memory import limit_bytes, spare_bytes
@@ -156,7 +156,7 @@ def prefect_facts(home: Path) -> PrefectFacts:
         own = running_server(home)
         if not url:
             url, named_by = own, "`deerstalker up`"
-        auth, record = auth_string_of(url, home), Record.read(home)
+        auth, record = auth_string_of(url, home), InstallationRecord.read(home)
     except DeerstalkerError as error:
         return PrefectFacts(client, error=str(error))
     if not url:

@@ -6,7 +6,7 @@ FSDP2. `tests/benchmarks/plan.py` compares them with the trainer itself on tenso
 
 from dataclasses import asdict, dataclass
 
-from flows.config.model_size import ModelSize, Shape
+from flows.config.model_size import LayerSizes, ModelSize
 from stages.hardware.compute_type import ComputeType
 from stages.models.tensors import FILE_BYTES
 from stages.training.job import TrainHardware
@@ -121,7 +121,7 @@ class _Step:
         tokens: Tokens of the micro-batch.
     """
 
-    shape: Shape
+    shape: LayerSizes
     hardware: TrainHardware
     c: int
     tokens: int
@@ -208,7 +208,7 @@ class _Step:
         return chunk if self.cuda else min(chunk, max(_MIN_HEAD_ROWS, (1 << 22) // self.shape.vocabulary))
 
 
-def saving_memory(shape: Shape, hardware: TrainHardware, *, averaged: bool) -> tuple[float, float]:
+def saving_memory(shape: LayerSizes, hardware: TrainHardware, *, averaged: bool) -> tuple[float, float]:
     """Returns the bytes that the first process takes to save weights, on its GPU and on its host.
 
     Weights are cast and gathered tensor by tensor; no other process holds more than its own rows of a tensor. The first
@@ -225,6 +225,6 @@ def saving_memory(shape: Shape, hardware: TrainHardware, *, averaged: bool) -> t
     return (0.0, host + rows) if hardware.cpu_offload else (largest + rows, host)
 
 
-def cache_bytes_a_token(shape: Shape, width: int) -> int:
+def cache_bytes_a_token(shape: LayerSizes, width: int) -> int:
     """Returns the bytes of a token in the KV cache of a whole model: a key and a value in each layer."""
     return 2 * shape.layers * shape.keys * width

@@ -6,7 +6,7 @@ from itertools import product
 from typing import Literal
 
 from artifacts.errors import BadInputError
-from flows.config.model_size import ModelSize, Shape, model_size
+from flows.config.model_size import LayerSizes, ModelSize, model_size
 from flows.config.recipe import Recipe
 from flows.plan.cluster import Cluster
 from flows.plan.memory import BYTES, Precision, TrainerMemory, cache_bytes_a_token, saving_memory, trainer_memory
@@ -213,7 +213,13 @@ def memory_of(recipe: Recipe, profile: Profile, size: ModelSize, gpu_bytes: floa
 
 
 def _layout(
-    recipe: Recipe, profile: Profile, size: ModelSize, shape: Shape, work: Work, cluster: Cluster, settings: Settings
+    recipe: Recipe,
+    profile: Profile,
+    size: ModelSize,
+    shape: LayerSizes,
+    work: Work,
+    cluster: Cluster,
+    settings: Settings,
 ) -> Layout:
     used = settings.applied(profile) if settings != Settings.of(profile) else profile
     memory = memory_of(recipe, used, size, cluster.gpu.memory_bytes)

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from functools import cache
 
-from flows.config.model_size import Shape
+from flows.config.model_size import LayerSizes
 from flows.config.recipe import Recipe
 from flows.plan.cluster import Cluster
 from flows.plan.memory import cache_bytes_a_token
@@ -83,7 +83,7 @@ def most_rows(rows: float, processes: int, multiple: int, repeated: float) -> fl
 
 def iteration_times(
     recipe: Recipe,
-    shape: Shape,
+    shape: LayerSizes,
     work: Work,
     cluster: Cluster,
     trainer: TrainHardware,

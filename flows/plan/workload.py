@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from flows.config.model_size import ModelSize, Shape
+from flows.config.model_size import LayerSizes, ModelSize
 from flows.config.recipe import Recipe
 from stages.sampling.config import SamplingConfig
 from stages.training.job import TrainHardware
@@ -16,13 +16,13 @@ def learning_parameters(trainable: TrainableConfig, size: ModelSize) -> float:
     match trainable.parameters, size.shape:
         case "all", _:
             return size.parameters
-        case "attention", Shape() as shape:
+        case "attention", LayerSizes() as shape:
             return shape.layers * shape.attention
-        case "top_layers", Shape() as shape:
+        case "top_layers", LayerSizes() as shape:
             return trainable.top_fraction * shape.layers * shape.layer
         case "top_layers", None:
             return trainable.top_fraction * size.parameters
-        case "lora", Shape() as shape:
+        case "lora", LayerSizes() as shape:
             sides = {
                 "q_proj": shape.hidden + shape.queries, "o_proj": shape.hidden + shape.queries,
                 "k_proj": shape.hidden + shape.keys, "v_proj": shape.hidden + shape.keys,

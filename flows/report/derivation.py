@@ -18,7 +18,7 @@ SYMBOLS: dict[Verdict, str] = {
 
 
 @dataclass(frozen=True)
-class Step:
+class StatementLine:
     """A statement of a completion.
 
     Attributes:
@@ -47,7 +47,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Line:
+class DerivationLine:
     """A line of a completion.
 
     Attributes:
@@ -56,7 +56,7 @@ class Line:
     """
 
     pieces: list[Piece]
-    steps: list[Step]
+    steps: list[StatementLine]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Derivation:
 
     text: str
     finish_reason: str
-    steps: tuple[Step, ...]
+    steps: tuple[StatementLine, ...]
 
     @property
     def statements(self) -> list[Asserted]:
@@ -84,7 +84,7 @@ class Derivation:
         return DeductionCounts.of(self.statements)
 
     @property
-    def first_false(self) -> Step | None:
+    def first_false(self) -> StatementLine | None:
         """The first statement that the clues contradict; None if there is none."""
         return next((step for step in self.steps if step.statement.verdict == "contradicted"), None)
 
@@ -94,15 +94,15 @@ class Derivation:
         return self.finish_reason != "stop"
 
     @property
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[DerivationLine]:
         """The lines of the text."""
-        lines: list[Line] = []
+        lines: list[DerivationLine] = []
         start = 0
         statements = self.statements
         for text in self.text.split("\n"):
             end = start + len(text)
             steps = [step for step in self.steps if start <= step.statement.start < max(end, start + 1)]
-            lines.append(Line(_pieces(self.text, statements, start, end - text.endswith("\r")), steps))
+            lines.append(DerivationLine(_pieces(self.text, statements, start, end - text.endswith("\r")), steps))
             start = end + 1
         return lines
 
@@ -136,7 +136,9 @@ def read_derivation(text: str, finish_reason: str, puzzle: Puzzle, *, every_prem
     solver = environment.get(puzzle.environment)
     if not isinstance(solver, Proves) or (statements := solver.deductions(text, puzzle)) is None:
         return None
-    derivation = Derivation(text, finish_reason, tuple(Step(i, item) for i, item in enumerate(statements, start=1)))
+    derivation = Derivation(
+        text, finish_reason, tuple(StatementLine(i, item) for i, item in enumerate(statements, start=1))
+    )
     first, premises = derivation.first_false, dict[str, tuple[int, ...] | None]()
     explained = derivation.steps if every_premise else () if first is None else (first,)
     for statement in dict.fromkeys(step.statement.text for step in explained):
@@ -151,7 +153,7 @@ def read_derivation(text: str, finish_reason: str, puzzle: Puzzle, *, every_prem
     )
 
 
-def step_words(step: Step) -> str:
+def step_words(step: StatementLine) -> str:
     """Returns the verdict on a step with its premises, such as `proved by clues 1 and 3`."""
     verdict = step.statement.verdict
     if verdict == "open":
@@ -165,7 +167,7 @@ def step_words(step: Step) -> str:
     return f"{words} (repeated)" if step.statement.repeated else words
 
 
-def step_line(step: Step, line_steps: Sequence[Step]) -> str:
+def step_line(step: StatementLine, line_steps: Sequence[StatementLine]) -> str:
     """Returns a step in words, such as `step 2: proved by clue 1`, with its text if its line has several steps.
 
     Args:

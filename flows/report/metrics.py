@@ -45,7 +45,7 @@ class Presence(IntEnum):
 
 
 @dataclass(frozen=True)
-class Source:
+class MetricSource:
     """Where a metric comes from.
 
     Attributes:
@@ -82,7 +82,7 @@ class Metric:
 
     key: str
     title: str
-    source: Source
+    source: MetricSource
     unit: str = ""
     column: str = ""
     terminal: str = ""
@@ -176,30 +176,30 @@ def unfinished_text(truncated_fraction: Value, early_stopped_fraction: Value) ->
     return "" if truncated_fraction is None else text(truncated_fraction, ".1%") + early
 
 
-def _fact(stage: str, key: str) -> Source:
-    return Source(stage, lambda record: record.facts(stage).get(key))
+def _fact(stage: str, key: str) -> MetricSource:
+    return MetricSource(stage, lambda record: record.facts(stage).get(key))
 
 
-def _step_mean(key: str) -> Source:
-    return Source("finetune", lambda record: mean_known(step.get(key) for step in record.steps))
+def _step_mean(key: str) -> MetricSource:
+    return MetricSource("finetune", lambda record: mean_known(step.get(key) for step in record.steps))
 
 
-def _step_max(key: str) -> Source:
+def _step_max(key: str) -> MetricSource:
     def read(record: IterationRecord) -> float | None:
         return max((step[key] for step in record.steps if step.get(key) is not None), default=None)
 
-    return Source("finetune", read)
+    return MetricSource("finetune", read)
 
 
-def _accuracy(mode: str) -> Source:
+def _accuracy(mode: str) -> MetricSource:
     def read(record: IterationRecord) -> Interval | None:
         measured = record.facts("evaluate").get(mode)
         return Interval(**measured["accuracy"]) if measured else None
 
-    return Source("evaluate", read)
+    return MetricSource("evaluate", read)
 
 
-def _statements(verdict: str) -> Source:
+def _statements(verdict: str) -> MetricSource:
     """Returns the source of the mean number of statements with a verdict in a sampled held-out answer.
 
     Trackers get it by `MEASURES`, as `eval/sampled/statements/proved`.
@@ -210,7 +210,7 @@ def _statements(verdict: str) -> Source:
         deductions = measured.get("deductions", {})
         return deductions[verdict] if deductions.get("statements") else None
 
-    return Source("evaluate", read)
+    return MetricSource("evaluate", read)
 
 
 def _clip_fraction(record: IterationRecord) -> float | None:
@@ -225,12 +225,12 @@ def _first_learning_rate(record: IterationRecord) -> float | None:
     return record.steps[0]["learning_rate"] if record.steps else None
 
 
-def _train_total(key: str, divisor: float = 1.0) -> Source:
+def _train_total(key: str, divisor: float = 1.0) -> MetricSource:
     def read(record: IterationRecord) -> float | None:
         totals = record.facts("finetune").get("totals", {})
         return totals[key] / divisor if key in totals else None
 
-    return Source("finetune", read)
+    return MetricSource("finetune", read)
 
 
 def _promoted(record: IterationRecord) -> float | None:
@@ -302,12 +302,12 @@ METRICS: tuple[Metric, ...] = (
     Metric("value_error", "squared error of the values", _fact("value", "value/error"), tracker="critic/vf_loss"),
     Metric("positive_nll", "negative log-probability of right completions", _step_mean("positive_nll"),
            "nats a token", tracker="positive_nll"),
-    Metric("updates", "optimizer steps", Source("finetune", lambda record: len(record.steps)), compare="d"),
-    Metric("skipped_steps", "skipped optimizer steps", Source("finetune", _skipped_steps),
+    Metric("updates", "optimizer steps", MetricSource("finetune", lambda record: len(record.steps)), compare="d"),
+    Metric("skipped_steps", "skipped optimizer steps", MetricSource("finetune", _skipped_steps),
            column="skipped", page=_skipped_cell, prefect=0, summary=True, tracker="skipped_steps",
            compare="d", compare_key="skipped", presence=Presence.WHERE_NONZERO, default=0),
     Metric("learning_rate", "mean learning rate", _step_mean("learning_rate"), tracker="learning_rate", compare=".1e"),
-    Metric("first_learning_rate", "learning rate of the first step", Source("finetune", _first_learning_rate),
+    Metric("first_learning_rate", "learning rate of the first step", MetricSource("finetune", _first_learning_rate),
            column="lr", page=".1e", presence=Presence.LAST),
     Metric("loss", "loss", _step_mean("loss"), tracker="loss", compare=".4f"),
     Metric("policy_loss", "policy loss", _step_mean("policy_loss"), tracker="policy_loss", compare=".4f"),
@@ -329,7 +329,7 @@ METRICS: tuple[Metric, ...] = (
            tracker="clip_ratio/low_mean", compare=".2%"),
     Metric("clip_high_fraction", "tokens clipped from above", _step_mean("clip_high_fraction"),
            tracker="clip_ratio/high_mean", compare=".2%"),
-    Metric("clip_fraction", "clipped tokens", Source("finetune", _clip_fraction),
+    Metric("clip_fraction", "clipped tokens", MetricSource("finetune", _clip_fraction),
            column="clipped", terminal=".4f", page=".2%", prefect=5, summary=True, plotted=True),
     Metric("sampler_gap", "gap to the sampler", _step_mean("sampler_gap_mean"), "nats",
            column="gap", terminal=".4f", page=".4f", prefect=5, summary=True, plotted=True,
@@ -343,21 +343,21 @@ METRICS: tuple[Metric, ...] = (
     Metric("sampler_ess", "effective share of the tokens as samples of the trainer", _step_mean("sampler_ess"),
            tracker="sampling/effective_sample_size", compare=".3f"),
     Metric("updates_behind", "updates between the weights that sampled and those that were trained",
-           Source("sample", _updates_behind), column="behind", terminal=".0f", page=".0f", prefect=0, summary=True,
-           tracker="sampling/updates_behind", presence=Presence.WHERE_NONZERO),
+           MetricSource("sample", _updates_behind), column="behind", terminal=".0f", page=".0f", prefect=0,
+           summary=True, tracker="sampling/updates_behind", presence=Presence.WHERE_NONZERO),
     Metric("sampled_tokens_per_s", "sampling speed", _fact("sample", "tokens_per_s"), "tokens/s",
            tracker="perf/sampled_tokens_per_s"),
     Metric("trained_tokens_per_s", "training speed", _train_total("tokens_per_s"), "tokens/s",
            tracker="perf/throughput"),
     Metric("peak_memory_gb", "highest memory of training", _train_total("peak_memory_bytes", 1e9), "GB",
            tracker="perf/max_memory_gb"),
-    Metric("reward_alarm", "1 where reward rises while held-out accuracy falls", Source("evaluate", _alarm),
+    Metric("reward_alarm", "1 where reward rises while held-out accuracy falls", MetricSource("evaluate", _alarm),
            column="alarm", terminal=".0f", page=_alarm_cell, prefect=0, summary=True, tracker="reward_alarm",
            presence=Presence.WHERE_NONZERO),
     Metric("stage", "number of the stage of the run", _fact("advance", "stage"),
            column="stage", terminal="d", page="d", prefect=0, summary=True, tracker="stage",
            presence=Presence.WHERE_KNOWN),
-    Metric("promoted", "1 where the checkpoint was promoted", Source("promote", _promoted), tracker="promoted"),
+    Metric("promoted", "1 where the checkpoint was promoted", MetricSource("promote", _promoted), tracker="promoted"),
 )  # fmt: skip
 """The figures of an iteration."""
 

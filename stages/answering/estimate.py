@@ -6,7 +6,7 @@ from typing import cast
 import polars as pl
 
 from stages.answering.prices import TokenPrice, Tokens
-from stages.answering.purchase import Question, most_tokens
+from stages.answering.purchase import PuzzleSample, most_tokens
 from stages.answering.settings import ApiRequest
 from stages.statistics.records import Record
 
@@ -43,7 +43,7 @@ class Estimate(Record):
 
 def estimate_purchase(
     name: str,
-    missing: Sequence[Question],
+    missing: Sequence[PuzzleSample],
     answers: int,
     stored: pl.DataFrame,
     request: ApiRequest,
@@ -77,7 +77,7 @@ def estimate_purchase(
 
 
 def _expected(
-    missing: Sequence[Question], stored: pl.DataFrame, expected: Tokens | None
+    missing: Sequence[PuzzleSample], stored: pl.DataFrame, expected: Tokens | None
 ) -> tuple[list[Tokens] | None, str]:
     """Returns the expected tokens of each answer, or None, and their source in words."""
     counted = stored.drop_nulls("completion_tokens")

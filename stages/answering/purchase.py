@@ -29,7 +29,7 @@ _FROM_NOW_ON = (401, 402, 403, 404, 429)
 
 
 @dataclass(frozen=True)
-class Question:
+class PuzzleSample:
     """One sample of one puzzle.
 
     Attributes:
@@ -99,7 +99,7 @@ def usage_tokens(usage: dict[str, Any]) -> tuple[int | None, int | None]:
 
 
 def buy(
-    questions: Sequence[Question],
+    questions: Sequence[PuzzleSample],
     request: ApiRequest,
     service: Service,
     attempt: Attempt[Answers],
@@ -131,7 +131,7 @@ def buy(
 class _Buyer:
     def __init__(
         self,
-        questions: Sequence[Question],
+        questions: Sequence[PuzzleSample],
         request: ApiRequest,
         service: Service,
         attempt: Attempt[Answers],
@@ -172,7 +172,7 @@ class _Buyer:
         while self._questions and self._stop is None:
             await self._one(client, self._questions.popleft(), first=False)
 
-    async def _one(self, client: ApiClient, question: Question, *, first: bool) -> None:
+    async def _one(self, client: ApiClient, question: PuzzleSample, *, first: bool) -> None:
         service = self._service
         most_cost = self._most_cost(question.prompt)
         if not await self._reserved(most_cost):
@@ -230,7 +230,7 @@ class _Buyer:
                 budget.reserved += most_cost
             return self._stop is None
 
-    async def _give_up(self, question: Question, error: LostError) -> None:
+    async def _give_up(self, question: PuzzleSample, error: LostError) -> None:
         if self._service.access.failed_calls == "count":
             await self._store(question, _no_reply("failed", error.words, attempts=error.attempts))
             return
@@ -244,7 +244,7 @@ class _Buyer:
                 "the same command asks again",
             )
 
-    async def _store(self, question: Question, reply: Reply) -> None:
+    async def _store(self, question: PuzzleSample, reply: Reply) -> None:
         await self._shards.add(row_of(question, reply))
         self._stored += 1
         self._tokens += usage_tokens(reply.usage)[1] or 0
@@ -255,7 +255,7 @@ def _no_reply(outcome: Outcome, words: str, *, usage: dict[str, Any] | None = No
     return Reply("", None, outcome, "", words, usage or {}, "", "", None, None, 0.0, attempts, 0)
 
 
-def row_of(question: Question, reply: Reply) -> dict[str, Any]:
+def row_of(question: PuzzleSample, reply: Reply) -> dict[str, Any]:
     """Returns an answer as a row of the `answers` schema."""
     prompt_tokens, completion_tokens = (0, 0) if reply.outcome == "rejected" else usage_tokens(reply.usage)
     return {

@@ -98,7 +98,7 @@ class RewardConfig(Config):
 
 
 @dataclass(frozen=True)
-class Judged:
+class RewardInputs:
     """The properties of one completion that the terms depend on.
 
     Attributes:
@@ -126,7 +126,7 @@ class Judged:
     answered: bool
 
 
-def reward_terms(judged: Judged, config: RewardConfig) -> dict[str, float]:
+def reward_terms(judged: RewardInputs, config: RewardConfig) -> dict[str, float]:
     """Returns the weighted terms of one completion by name; the reward is their sum.
 
     By default truncated completions get a penalty, because completions would otherwise grow until they reach the limit.
@@ -138,7 +138,7 @@ def reward_terms(judged: Judged, config: RewardConfig) -> dict[str, float]:
     return terms
 
 
-def _terms(judged: Judged, config: RewardConfig) -> dict[str, float]:
+def _terms(judged: RewardInputs, config: RewardConfig) -> dict[str, float]:
     terms: dict[str, float] = {}
     if config.accuracy_weight:
         terms["accuracy"] = config.accuracy_weight * judged.accuracy**config.accuracy_power

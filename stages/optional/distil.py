@@ -74,7 +74,7 @@ class DistilConfig(Config):
 
 
 @dataclass(frozen=True)
-class Candidate:
+class TeacherText:
     """A text of a teacher.
 
     Attributes:
@@ -168,8 +168,8 @@ def effective_settings(config: DistilConfig, teacher: Ref[Any] | None) -> dict[s
 
 
 def select(
-    candidates: Sequence[Candidate], config: DistilConfig, held_out: Iterable[str] = ()
-) -> tuple[list[Candidate], dict[str, int]]:
+    candidates: Sequence[TeacherText], config: DistilConfig, held_out: Iterable[str] = ()
+) -> tuple[list[TeacherText], dict[str, int]]:
     """Returns the candidates that are kept, in order, and the numbers of the others by reason, most frequent first.
 
     Args:
@@ -179,7 +179,7 @@ def select(
     """
     barred = frozenset(held_out)
     reasons: Counter[str] = Counter()
-    fitting: list[Candidate] = []
+    fitting: list[TeacherText] = []
     for candidate in candidates:
         if reason := _unfit(candidate, config, barred):
             reasons[reason] += 1
@@ -189,7 +189,7 @@ def select(
     for candidate in fitting:
         digest = candidate.puzzle.digest
         best[digest] = max(candidate.accuracy, best.get(digest, 0.0))
-    kept: list[Candidate] = []
+    kept: list[TeacherText] = []
     seen: set[tuple[str, str]] = set()
     of_puzzle: Counter[str] = Counter()
     for candidate in fitting:
@@ -207,7 +207,7 @@ def select(
     return kept, dict(reasons.most_common())
 
 
-def _unfit(candidate: Candidate, config: DistilConfig, held_out: frozenset[str]) -> str | None:
+def _unfit(candidate: TeacherText, config: DistilConfig, held_out: frozenset[str]) -> str | None:
     """Returns why a text is not fit for any selection; None if it is."""
     if candidate.unusable is not None:
         return candidate.unusable
@@ -220,7 +220,7 @@ def _unfit(candidate: Candidate, config: DistilConfig, held_out: frozenset[str])
     return None
 
 
-def _unwanted(candidate: Candidate, keep: Keep, best: float) -> str | None:
+def _unwanted(candidate: TeacherText, keep: Keep, best: float) -> str | None:
     """Returns why a fit text is not to be kept; None if it is."""
     match keep:
         case "exact":
@@ -233,7 +233,7 @@ def _unwanted(candidate: Candidate, keep: Keep, best: float) -> str | None:
             return None
 
 
-def _well_formed(candidate: Candidate) -> bool:
+def _well_formed(candidate: TeacherText) -> bool:
     where, remedy = "distil.texts.well_formed", "set it to false"
     family = needs(environment.get(candidate.puzzle.environment), ChecksFormat, where, remedy)
     return family.well_formed(candidate.text, candidate.puzzle)
@@ -241,7 +241,7 @@ def _well_formed(candidate: Candidate) -> bool:
 
 def _candidates(
     ctx: StageContext, config: DistilConfig, teacher: Ref[Rollouts] | Ref[Answers] | None, own: Artifact
-) -> list[Candidate]:
+) -> list[TeacherText]:
     if teacher is None:
         return _graded(_of_solver(config, own.read_table("train.parquet", PUZZLES)), config.grader)
     source = Artifact.open(ctx.store, teacher)
@@ -256,7 +256,7 @@ def _candidates(
     return _graded(candidates, config.grader)
 
 
-def _of_solver(config: DistilConfig, train: pl.DataFrame) -> list[Candidate]:
+def _of_solver(config: DistilConfig, train: pl.DataFrame) -> list[TeacherText]:
     if config.puzzles is not None:
         if config.puzzles > len(train):
             raise BadInputError(
@@ -269,11 +269,12 @@ def _of_solver(config: DistilConfig, train: pl.DataFrame) -> list[Candidate]:
     texts = taught_passages(train, None if config.written == "answers" else config.written)
     puzzles = puzzles_by_id(train).values()
     return [
-        Candidate(puzzle, 0, "".join(part.text for part in parts)) for puzzle, parts in zip(puzzles, texts, strict=True)
+        TeacherText(puzzle, 0, "".join(part.text for part in parts))
+        for puzzle, parts in zip(puzzles, texts, strict=True)
     ]
 
 
-def _of_rollouts(rollouts: pl.DataFrame, known: Mapping[str, Puzzle]) -> list[Candidate]:
+def _of_rollouts(rollouts: pl.DataFrame, known: Mapping[str, Puzzle]) -> list[TeacherText]:
     if BY_TOOL in rollouts.columns:
         raise BadInputError(
             "distil",
@@ -281,17 +282,17 @@ def _of_rollouts(rollouts: pl.DataFrame, known: Mapping[str, Puzzle]) -> list[Ca
             "rollouts without a tool",
             "set distil.sample.sampling.tool_calls to 0",
         )
-    candidates: list[Candidate] = []
+    candidates: list[TeacherText] = []
     for row in rollouts.sort("group", "sample").iter_rows(named=True):
         tokens, ended = row["completion_token_ids"], row["finish_reason"] == "stop"
         unusable = None if ended and row["text"].strip() else "empty" if ended else "truncated"
         puzzle = _puzzle(row["puzzle_id"], known)
-        candidates.append(Candidate(puzzle, row["sample"], row["text"], unusable, tokens, len(tokens)))
+        candidates.append(TeacherText(puzzle, row["sample"], row["text"], unusable, tokens, len(tokens)))
     return candidates
 
 
-def _of_answers(answers: pl.DataFrame, known: Mapping[str, Puzzle]) -> list[Candidate]:
-    candidates: list[Candidate] = []
+def _of_answers(answers: pl.DataFrame, known: Mapping[str, Puzzle]) -> list[TeacherText]:
+    candidates: list[TeacherText] = []
     for row in answers.sort("group", "sample").iter_rows(named=True):
         outcome = {"answered": None, "length": "truncated"}.get(row["outcome"], row["outcome"])
         text = row["text"]
@@ -299,7 +300,7 @@ def _of_answers(answers: pl.DataFrame, known: Mapping[str, Puzzle]) -> list[Cand
             text = f"<think>\n{row['reasoning'].strip()}\n</think>\n\n{text}"
         unusable = outcome or (None if text.strip() else "empty")
         puzzle, tokens = _puzzle(row["puzzle_id"], known), row["completion_tokens"]
-        candidates.append(Candidate(puzzle, row["sample"], text, unusable, None, tokens))
+        candidates.append(TeacherText(puzzle, row["sample"], text, unusable, None, tokens))
     return candidates
 
 
@@ -309,7 +310,7 @@ def _puzzle(puzzle_id: str, known: Mapping[str, Puzzle]) -> Puzzle:
     return known[puzzle_id]
 
 
-def _graded(candidates: Sequence[Candidate], grader: Grader) -> list[Candidate]:
+def _graded(candidates: Sequence[TeacherText], grader: Grader) -> list[TeacherText]:
     known = {candidate.puzzle.puzzle_id: candidate.puzzle for candidate in candidates}
     answered = [(candidate.text, candidate.puzzle.puzzle_id) for candidate in candidates]
     return [
@@ -318,7 +319,7 @@ def _graded(candidates: Sequence[Candidate], grader: Grader) -> list[Candidate]:
     ]
 
 
-def _corrupted(kept: Sequence[Candidate], config: CorruptionConfig, seed: int) -> list[Candidate]:
+def _corrupted(kept: Sequence[TeacherText], config: CorruptionConfig, seed: int) -> list[TeacherText]:
     """Returns the texts after a corruption, without those that it leaves empty."""
     seeds = [f"{seed}/{candidate.puzzle.puzzle_id}/{candidate.sample}" for candidate in kept]
     texts = corrupted([(candidate.text, candidate.puzzle) for candidate in kept], config, seeds)
@@ -329,7 +330,7 @@ def _corrupted(kept: Sequence[Candidate], config: CorruptionConfig, seed: int) -
     ]
 
 
-def _table(kept: Sequence[Candidate]) -> pl.DataFrame:
+def _table(kept: Sequence[TeacherText]) -> pl.DataFrame:
     names = [name for name in TEXTS.columns if name not in ("puzzle_id", "digest", "prompt")]
     rows = [
         {

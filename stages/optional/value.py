@@ -16,7 +16,7 @@ from stages.context import StageContext
 from stages.grpo.gae import Floats, explained_variances, gae, lambda_of_length, last_token_rewards, normalised
 from stages.training.critic import (
     RATE_SETTINGS,
-    Place,
+    TokenPlace,
     ValueConfig,
     critic_batch,
     own_tokens,
@@ -138,7 +138,7 @@ class _Tables:
     facts: dict[str, float | None]
 
 
-def _by_completion(values: np.ndarray, places: list[Place], completions: int) -> list[Floats]:
+def _by_completion(values: np.ndarray, places: list[TokenPlace], completions: int) -> list[Floats]:
     """Returns the values of each completion's tokens, NaN for those of a tool; empty without tokens."""
     by_completion = [np.zeros(0) for _ in range(completions)]
     for place in places:

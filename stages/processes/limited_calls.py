@@ -34,7 +34,7 @@ _LONGEST_REASON = 300
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CallResult:
     """The result of one call.
 
     Attributes:
@@ -80,7 +80,7 @@ class LimitedCalls:
         self._lock = threading.Lock()
         self._finalizer = weakref.finalize(self, _kill_all, self._started)
 
-    def map(self, calls: Sequence[tuple[Any, ...]]) -> list[Outcome]:
+    def map(self, calls: Sequence[tuple[Any, ...]]) -> list[CallResult]:
         """Calls the function with each tuple of arguments, several at a time, and returns the outcomes in order.
 
         Raises:
@@ -96,7 +96,7 @@ class LimitedCalls:
                 for future in futures:
                     future.cancel()
 
-    def call(self, *arguments: Any) -> Outcome:
+    def call(self, *arguments: Any) -> CallResult:
         """Calls the function once.
 
         If the process is lost in the call and has served earlier calls, the call is repeated in a fresh process: the
@@ -147,7 +147,7 @@ class LimitedCalls:
 
 
 _OUT_OF_MEMORY = "out of memory"
-_OUT_OF_MEMORY_ANSWER = pickle.dumps(Outcome(None, _OUT_OF_MEMORY))
+_OUT_OF_MEMORY_ANSWER = pickle.dumps(CallResult(None, _OUT_OF_MEMORY))
 _TIMEOUT = "timeout"
 
 
@@ -172,21 +172,21 @@ class _Worker:
         except (EOFError, OSError):
             return self._end()
 
-    def call(self, arguments: tuple[Any, ...], limit_s: float) -> tuple[Outcome, bool]:
+    def call(self, arguments: tuple[Any, ...], limit_s: float) -> tuple[CallResult, bool]:
         """Returns the outcome of a call, and whether the process can make another one."""
         self.calls += 1
         try:
             used_s = _cpu_s(self._process.pid)
             self._pipe.send(arguments)
             if not self._answered(used_s, limit_s):
-                return Outcome(None, _TIMEOUT), False
+                return CallResult(None, _TIMEOUT), False
             answer = self._pipe.recv_bytes()
         except (EOFError, OSError, psutil.NoSuchProcess):
-            return Outcome(None, self._end()), False
+            return CallResult(None, self._end()), False
         try:
-            outcome: Outcome = pickle.loads(answer)
+            outcome: CallResult = pickle.loads(answer)
         except Exception as error:
-            return Outcome(None, f"returned a value that cannot be read: {_words(error)}"), True
+            return CallResult(None, f"returned a value that cannot be read: {_words(error)}"), True
         return outcome, outcome.failure != _OUT_OF_MEMORY
 
     def kill(self) -> None:
@@ -266,10 +266,10 @@ def _answer(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
     except MemoryError:
         return _OUT_OF_MEMORY_ANSWER
     except BaseException as error:
-        return pickle.dumps(Outcome(None, f"raised {_words(error)}"))
+        return pickle.dumps(CallResult(None, f"raised {_words(error)}"))
     try:
-        return pickle.dumps(Outcome(value))
+        return pickle.dumps(CallResult(value))
     except MemoryError:
         return _OUT_OF_MEMORY_ANSWER
     except BaseException as error:
-        return pickle.dumps(Outcome(None, f"returned a value that cannot be sent: {_words(error)}"))
+        return pickle.dumps(CallResult(None, f"returned a value that cannot be sent: {_words(error)}"))

@@ -99,7 +99,7 @@ class GroupSamples:
 
 
 @dataclass(frozen=True)
-class Source:
+class ReadyEngine:
     """An engine that is ready, with the weights that it serves.
 
     Args:
@@ -155,7 +155,7 @@ def request_body(prompt: Prompt, config: SamplingConfig, eos_token_ids: Sequence
 
 
 def read_choice(
-    choice: dict[str, Any], source: Source, early_stop: EarlyStopConfig | None = None
+    choice: dict[str, Any], source: ReadyEngine, early_stop: EarlyStopConfig | None = None
 ) -> tuple[list[int], list[float], str]:
     """Returns the checked token ids, log-probabilities and finish reason of one choice.
 

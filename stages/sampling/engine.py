@@ -13,7 +13,7 @@ from stages.models.tensors import check_weights
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.processes.guarded import STOP_LIMIT_S
 from stages.sampling import engine_key
-from stages.sampling.client import EngineLostError, GroupSamples, Prompt, Source, ended_error
+from stages.sampling.client import EngineLostError, GroupSamples, Prompt, ReadyEngine, ended_error
 from stages.sampling.config import EngineHardware, SamplingConfig
 from stages.sampling.endpoint import Endpoint
 from stages.sampling.replicas import placement, weight_exchange
@@ -89,7 +89,7 @@ class Engine:
         return [reason for replica in self._ended_replicas + self._replicas for reason in replica.refusals]
 
     @property
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[ReadyEngine]:
         """The engines that are ready, with the weights that they serve."""
         return [] if self._pool is None else list(self._pool.ready().values())
 

@@ -29,7 +29,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Reply:
+class Continuation:
     """A completion.
 
     Attributes:

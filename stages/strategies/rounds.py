@@ -22,7 +22,7 @@ from stages.sampling.collect import adopt_rollouts, collect_prompts, longest_seq
 from stages.sampling.config import SamplingConfig
 from stages.strategies.config import BudgetForcing, RoundsStrategy, Sift, ThinkTwice, title_of
 from stages.strategies.forcing import budget_forcing, truncation_probe
-from stages.strategies.requests import STICKER, Chain, Key, Reply, Request
+from stages.strategies.requests import STICKER, Chain, Continuation, Key, Request
 from stages.strategies.sift import sift
 from stages.strategies.think_twice import think_twice
 
@@ -103,7 +103,7 @@ class Interview:
         """Returns the token ids of one user message: a text, or the prompt of a puzzle."""
         return self.tokenizer.prompt_ids(self.puzzles[key[0]].prompt if text is None else text)
 
-    def ask(self, requests: Mapping[Key, Request], temperature: float) -> dict[Key, Reply]:
+    def ask(self, requests: Mapping[Key, Request], temperature: float) -> dict[Key, Continuation]:
         """Returns the completion of each request. Stored completions are not sampled again.
 
         A stored completion is found by the request's own tokens, so it never answers another request. A prompt that
@@ -125,7 +125,7 @@ class Interview:
         stem = f"{self._stem}-{self._asked}"
         changes = {"samples_per_prompt": 1, "temperature": temperature}
         sampling = self.sampled.model_copy(update=changes)
-        replies = dict.fromkeys(requests, Reply([], "", "length"))
+        replies = dict.fromkeys(requests, Continuation([], "", "length"))
         if names:
             label = f"{self.strategy.strategy}, request {self._asked}"
             how = (sampling, self._weights, self._attempt, self._ctx)
@@ -133,7 +133,7 @@ class Interview:
             stored = adopt_rollouts(self._attempt, stem, sampling)
             assert stored is not None  # collect_prompts has just written them
             for row in stored.filter(pl.col("puzzle_id").is_in(list(names))).iter_rows(named=True):
-                reply = Reply(row["completion_token_ids"], row["text"], row["finish_reason"])
+                reply = Continuation(row["completion_token_ids"], row["text"], row["finish_reason"])
                 replies[names[row["puzzle_id"]]] = reply
         return replies
 
@@ -142,7 +142,7 @@ class Interview:
         grades = graded_texts([(text, key[0]) for key, text in texts.items()], self.puzzles, self.grader)
         return dict(zip(texts, grades, strict=True))
 
-    def without_end(self, reply: Reply, stop: str) -> list[int]:
+    def without_end(self, reply: Continuation, stop: str) -> list[int]:
         """Returns a completion's tokens without its end token or stop text.
 
         A token that holds the beginning of the stop text and words before it is left out too.

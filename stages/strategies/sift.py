@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from stages.environments.puzzle import Graded
 from stages.strategies.config import Sift
-from stages.strategies.requests import STICKER, Chain, Key, Reply, Request, keys_of
+from stages.strategies.requests import STICKER, Chain, Continuation, Key, Request, keys_of
 
 if TYPE_CHECKING:
     from stages.strategies.rounds import Interview
@@ -46,13 +46,13 @@ class _Asking:
     def __init__(self, config: Sift, interview: Interview) -> None:
         self._config, self._interview = config, interview
 
-    def ask(self, texts: Mapping[Key, str]) -> dict[Key, Reply]:
+    def ask(self, texts: Mapping[Key, str]) -> dict[Key, Continuation]:
         """Returns the replies to one user message for each key."""
         limit = self._config.max_tokens
         requests = {key: Request(self._interview.prompt(key, text), limit) for key, text in texts.items()}
         return self._interview.ask(requests, self._config.temperature) if requests else {}
 
-    def add(self, key: Key, step: str, reply: Reply, *, answer: bool = False) -> None:
+    def add(self, key: Key, step: str, reply: Continuation, *, answer: bool = False) -> None:
         """Records a round."""
         chain = self._interview.chains[key]
         chain.add(step, reply.text, reply.finish_reason, len(reply.token_ids), answer=answer)

@@ -115,7 +115,7 @@ class ValueConfig(RateConfig):
 
 
 @dataclass(frozen=True)
-class Place:
+class TokenPlace:
     """The position of a completion's tokens in a batch.
 
     Attributes:
@@ -158,7 +158,7 @@ def own_tokens(table: pl.DataFrame) -> list[np.ndarray]:
 
 def critic_batch(
     tables: Sequence[pl.DataFrame], config: ValueConfig, updates: int, seed: int
-) -> tuple[PackedBatch, list[Place]]:
+) -> tuple[PackedBatch, list[TokenPlace]]:
     """Packs completions for the value model; the reward follows the last token that the model wrote.
 
     Args:
@@ -186,13 +186,13 @@ def critic_batch(
     longest = max((len(g.prompt) + len(b.tokens) for g in groups for b in g.branches), default=0)
     packing = PackConfig(row_tokens=max(config.row_tokens, longest), updates=updates, seed=seed)
     rows, minibatch, _ = packed_rows(groups, packing)
-    places: list[Place] = []
+    places: list[TokenPlace] = []
     for row, groups_of_row in enumerate(rows):
         column = 0
         for group in groups_of_row:
             column += len(group.prompt)
             for branch in group.branches:
-                places.append(Place(branch.number, row, slice(column, column + len(branch.tokens))))
+                places.append(TokenPlace(branch.number, row, slice(column, column + len(branch.tokens))))
                 column += len(branch.tokens)
     return lay_out(rows, minibatch, packing), places
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from artifacts.store.store import Store
-from flows.config.model_size import ModelSize, Shape, model_size
+from flows.config.model_size import LayerSizes, ModelSize, model_size
 from flows.config.recipes import load_profile, load_recipe
 from flows.lookup.history import read_run
 from flows.plan.cluster import Cluster, Gpu, cluster
@@ -54,7 +54,7 @@ PLANNED = {
 }
 
 
-def simulate(shape: Shape, master: str) -> dict[str, Any]:
+def simulate(shape: LayerSizes, master: str) -> dict[str, Any]:
     """Returns bytes and agreement of one step, planned and simulated."""
     from tests.support.simulated_training import decoder_shape, row_columns, simulated_step
 
@@ -80,7 +80,7 @@ def simulate(shape: Shape, master: str) -> dict[str, Any]:
     }
 
 
-MEASURED = Shape(32_000, 1536, 4, 1536, 256, 8960, tied=False)
+MEASURED = LayerSizes(32_000, 1536, 4, 1536, 256, 8960, tied=False)
 """A model that fits on a machine with 16 GiB, as wide as the one of 1.5 billion weights."""
 MEASURED_ROW = 2048
 

@@ -19,7 +19,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from stages.models.from_scratch import ScratchModel, make_scratch
-from stages.sampling.client import GroupSamples, Prompt, Source
+from stages.sampling.client import GroupSamples, Prompt, ReadyEngine
 from stages.sampling.config import EngineHardware, SamplingConfig
 from stages.sampling.endpoint import Endpoint
 from stages.sampling.engine import Engine
@@ -61,7 +61,7 @@ def prompts(count: int) -> list[Prompt]:
     return [Prompt(f"p{number}", draw.integers(0, 250, 40).tolist()) for number in range(count)]
 
 
-def sources_of(engine: Engine, count: int) -> list[Source]:
+def sources_of(engine: Engine, count: int) -> list[ReadyEngine]:
     """The engines that are ready, once there are so many."""
     deadline = time.monotonic() + 120.0
     while len(sources := engine.sources) < count:

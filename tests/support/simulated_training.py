@@ -21,7 +21,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten
 
-from flows.config.model_size import Shape
+from flows.config.model_size import LayerSizes
 from stages.models.shape import DecoderShape
 from stages.training.job import LossConfig, OptimizerConfig, TrainHardware, TrainJob
 from stages.training.model.master_weights import TrainedWeights
@@ -33,7 +33,7 @@ from stages.training.trainer_batch import TrainerBatch
 CPU = torch.device("cpu")
 
 
-def decoder_shape(shape: Shape, head_dim: int = 128) -> DecoderShape:
+def decoder_shape(shape: LayerSizes, head_dim: int = 128) -> DecoderShape:
     """Returns the decoder of Qwen2.5's kind with the sizes of a plan."""
     return DecoderShape(
         family="qwen2", vocab_size=shape.vocabulary, embed_dim=shape.hidden, layers=shape.layers,

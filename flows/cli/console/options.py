@@ -80,7 +80,7 @@ class Stored(Output):
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Answers:
+class MeasureOptions:
     """Options of a command that measures checkpoints on puzzles.
 
     Parameters
@@ -135,4 +135,4 @@ class Answers:
         return {**count, "sampled": sampled, "greedy": self.greedy, **strategies}
 
 
-STORED, OUTPUT, ANSWERS = Stored(), Output(), Answers()
+STORED, OUTPUT, ANSWERS = Stored(), Output(), MeasureOptions()

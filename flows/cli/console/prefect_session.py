@@ -9,7 +9,7 @@ from artifacts.store.store import Store
 from flows.cli.console.options import Output
 from flows.cli.console.output import local_folder
 from flows.orchestration.run_environment import prepare_command_environment
-from flows.orchestration.server.backend import Backend
+from flows.orchestration.server.backend import PrefectBackend
 
 if TYPE_CHECKING:
     from flows.report.terminal.live import LiveView
@@ -25,7 +25,7 @@ def prefect_session(store: Store, options: Output) -> Generator[Callable[[], Abs
     """
     home = local_folder(store)
     prepare_command_environment(home, debug=options.debug)
-    with Backend(home / "server.log") as backend:
+    with PrefectBackend(home / "server.log") as backend:
 
         @contextmanager
         def running() -> Generator[None]:

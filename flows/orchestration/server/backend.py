@@ -21,7 +21,7 @@ from typing import Self
 
 from artifacts.errors import SEE_DOCTOR, DeerstalkerError
 from flows.orchestration.server.api_access import private, private_folder
-from flows.orchestration.server.local_server import Record, database_lock, running_server
+from flows.orchestration.server.local_server import InstallationRecord, database_lock, running_server
 from stages.processes.guarded import GuardedProcess
 from stages.processes.scratch import PREFIX, Scratch
 
@@ -35,7 +35,7 @@ _MAX_FAILED_RESTARTS = 5
 _TAIL_CHARACTERS = 1500
 
 
-class Backend:
+class PrefectBackend:
     """The Prefect API to which flows report.
 
     Entering starts a local server without waiting for it, unless PREFECT_API_URL names a server; leaving stops it. A
@@ -104,7 +104,7 @@ class Backend:
         if self._alone_since is not None:
             from flows.orchestration.server.dead_runs import crash_dead_runs
 
-            record = Record.read(self._home)
+            record = InstallationRecord.read(self._home)
             workers = record.gone_workers if record else ()
             message = "Found without a process by a later command."
             crash_dead_runs(message, before=self._alone_since, workers=workers, unclaimed=True)

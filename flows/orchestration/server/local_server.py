@@ -69,7 +69,7 @@ class StartedWorker(StartedProcess):
     pool: str
 
 
-class Record(Document):
+class InstallationRecord(Document):
     """The processes and files that `up` made for a data folder.
 
     Attributes:
@@ -103,7 +103,7 @@ class Record(Document):
         return (*self.gone, self.worker.name) if self.worker and not self.worker.alive else self.gone
 
     @classmethod
-    def read(cls, home: Path) -> "Record | None":
+    def read(cls, home: Path) -> "InstallationRecord | None":
         """Returns the record of a data folder; None if nothing was started.
 
         Raises:
@@ -165,7 +165,7 @@ def remove_settings(path: Path) -> None:
 
 def running_server(home: Path) -> str | None:
     """Returns the address of the Prefect API that `up` runs for a data folder; None if it does not run."""
-    record = Record.read(home)
+    record = InstallationRecord.read(home)
     return record.url if record and record.server and record.server.alive else None
 
 
@@ -175,7 +175,7 @@ def auth_string_of(url: str | None, home: Path) -> str | None:
     Raises:
         BadInputError: The record or the auth string cannot be read.
     """
-    record = Record.read(home) if url else None
+    record = InstallationRecord.read(home) if url else None
     return record.auth_string if record and record.url == url else None
 
 

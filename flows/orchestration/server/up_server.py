@@ -18,7 +18,7 @@ from flows.orchestration.server.api_access import (
     write_private,
 )
 from flows.orchestration.server.listening import HOST
-from flows.orchestration.server.local_server import Record, database_lock, start_server, stop_process
+from flows.orchestration.server.local_server import InstallationRecord, database_lock, start_server, stop_process
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ def parse_external_server(server: str | None, host: str, auth: bool) -> External
 
 
 def ensure_server(
-    record: Record, home: Path, external: ExternalServer | None, local: LocalServer
-) -> tuple[Record, datetime | None]:
+    record: InstallationRecord, home: Path, external: ExternalServer | None, local: LocalServer
+) -> tuple[InstallationRecord, datetime | None]:
     """Makes sure that the server runs: starts a local server, unless it runs, or waits for an external one.
 
     Args:
@@ -103,7 +103,7 @@ def ensure_server(
     return record, alone_since
 
 
-def _record_external_server(record: Record, home: Path, external: ExternalServer) -> Record:
+def _record_external_server(record: InstallationRecord, home: Path, external: ExternalServer) -> InstallationRecord:
     """Waits for an external server and writes and returns its record; its auth string goes to a private file."""
     known = record.auth_string if record.url == external.url and not record.server else None
     auth = external.auth or known or os.environ.get(CLIENT_VARIABLE) or None
@@ -117,7 +117,7 @@ def _record_external_server(record: Record, home: Path, external: ExternalServer
     return record
 
 
-def _write_own_auth(home: Path, record: Record, local: LocalServer) -> Path | None:
+def _write_own_auth(home: Path, record: InstallationRecord, local: LocalServer) -> Path | None:
     """Writes the auth string of a server that is about to start and returns its file; None if it requires none.
 
     PREFECT_SERVER_API_AUTH_STRING takes precedence. A generated string stays the same from one `up` to the next. A
@@ -133,7 +133,7 @@ def _write_own_auth(home: Path, record: Record, local: LocalServer) -> Path | No
     return path
 
 
-def set_client_environment(record: Record) -> None:
+def set_client_environment(record: InstallationRecord) -> None:
     """Sets address and auth string of the API for Prefect's clients, here and in child processes.
 
     Call it before importing Prefect.
@@ -143,23 +143,23 @@ def set_client_environment(record: Record) -> None:
         os.environ[CLIENT_VARIABLE] = auth
 
 
-def export_command(record: Record) -> str:
+def export_command(record: InstallationRecord) -> str:
     """Returns the shell command after which Prefect's commands in the same shell find the API."""
     auth = f' {CLIENT_VARIABLE}="$(cat {shlex.quote(str(record.auth))})"' if record.auth else ""
     return f"export PREFECT_API_URL={shlex.quote(record.url)}{auth}\n"
 
 
-def remove_external_password(record: Record) -> None:
+def remove_external_password(record: InstallationRecord) -> None:
     """Removes the password file of an external server; that of a local server stays for the next `up`."""
     if record.auth and record.server is None:
         record.auth.unlink(missing_ok=True)
 
 
-def _replace_server(record: Record, url: str) -> Record:
+def _replace_server(record: InstallationRecord, url: str) -> InstallationRecord:
     """Returns the record for a new server at `url`; if the address changes, stops the worker of the old one."""
     if record.url == url:
         return record.model_copy(update={"server": None})
     remove_external_password(record)
     if record.worker:
         stop_process(record.worker)
-    return Record(url=url, gone=record.gone_workers, settings=record.settings)
+    return InstallationRecord(url=url, gone=record.gone_workers, settings=record.settings)

@@ -12,7 +12,7 @@ from stages.answering.measured import BenchmarkedModel
 _EXPECTED = "the document that `deerstalker benchmark --json` prints"
 
 
-class Benchmark(BaseModel):
+class BenchmarkModels(BaseModel):
     """The models of a benchmark.
 
     Attributes:
@@ -33,7 +33,7 @@ class Benchmark(BaseModel):
         return self
 
 
-def read_benchmark(path: str) -> Benchmark:
+def read_benchmark(path: str) -> BenchmarkModels:
     """Returns the benchmark in a file.
 
     Raises:
@@ -46,7 +46,7 @@ def read_benchmark(path: str) -> Benchmark:
         raise BadInputError(f"--benchmark {path}", f"cannot be read ({reason})", _EXPECTED, "check the path") from error
     content = parse_json(data, f"--benchmark {path}", _EXPECTED)
     try:
-        return Benchmark.model_validate(content)
+        return BenchmarkModels.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"])) or "document"

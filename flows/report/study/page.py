@@ -6,13 +6,13 @@ from pathlib import Path
 
 from artifacts.errors import BadInputError
 from flows.report.html.page import page
-from flows.report.study.benchmark import Benchmark
+from flows.report.study.benchmark import BenchmarkModels
 from flows.report.study.study import RunStudy, figures, page_values, pictures
 
 PAGE = "study.html"
 
 
-def study_files(runs: Sequence[RunStudy], benchmark: Benchmark | None) -> dict[str, bytes]:
+def study_files(runs: Sequence[RunStudy], benchmark: BenchmarkModels | None) -> dict[str, bytes]:
     """Returns the files of a study by name: the pictures, `study.json` and the page."""
     drawn = pictures(runs, benchmark)
     document = json.dumps(figures(runs, benchmark), indent=2, ensure_ascii=False, allow_nan=False)

@@ -11,7 +11,7 @@ from artifacts.store.store import Store
 from flows.lookup.divergence import Divergence
 from flows.lookup.history import RunRecord, alarms_of
 from flows.report.metrics import interval_text
-from flows.report.study.benchmark import Benchmark
+from flows.report.study.benchmark import BenchmarkModels
 from flows.report.study.pictures import cost_plot, difficulty_plot, learning_plot, lengths_plot, reliability_plot
 from flows.report.study.series import (
     Answered,
@@ -61,7 +61,7 @@ def read_run_study(record: RunRecord, store: Store) -> RunStudy:
     )
 
 
-def pictures(runs: Sequence[RunStudy], benchmark: Benchmark | None = None) -> dict[str, bytes]:
+def pictures(runs: Sequence[RunStudy], benchmark: BenchmarkModels | None = None) -> dict[str, bytes]:
     """Returns the pictures for which there are data, by file name."""
     curves = {run.name: run.curve for run in runs if run.curve}
     fitted = {run.name: run.curve for run in runs if run.curve and run.fit}
@@ -94,7 +94,7 @@ def frontier_line(models: Sequence[BenchmarkedModel]) -> Line | None:
     return fit_frontier([model.cost_per_answer or 0.0 for model in models], [model.accuracy.mean for model in models])
 
 
-def figures(runs: Sequence[RunStudy], benchmark: Benchmark | None) -> dict[str, Any]:
+def figures(runs: Sequence[RunStudy], benchmark: BenchmarkModels | None) -> dict[str, Any]:
     """Returns the fits and alarms as JSON (see `docs/json.md`)."""
     priced = _priced(benchmark)
     line = frontier_line(priced)
@@ -107,7 +107,7 @@ def figures(runs: Sequence[RunStudy], benchmark: Benchmark | None) -> dict[str, 
     }
 
 
-def page_values(runs: Sequence[RunStudy], benchmark: Benchmark | None) -> dict[str, Any]:
+def page_values(runs: Sequence[RunStudy], benchmark: BenchmarkModels | None) -> dict[str, Any]:
     """Returns the values of the template `study.html`, without its pictures."""
     puzzles = benchmark.puzzles if benchmark else ""
     priced = _priced(benchmark)
@@ -133,7 +133,7 @@ def fit_table(runs: Sequence[RunStudy]) -> dict[str, Any] | None:
     return {"head": head, "rows": rows} if rows else None
 
 
-def refuted_table(runs: Sequence[RunStudy], benchmark: Benchmark | None = None) -> dict[str, Any] | None:
+def refuted_table(runs: Sequence[RunStudy], benchmark: BenchmarkModels | None = None) -> dict[str, Any] | None:
     """Returns the table of refuted statements of all models; None if there are none."""
     examples: list[tuple[str, list[Refuted]]] = [
         (model.name, model.refuted) for model in (benchmark.models if benchmark else [])
@@ -146,7 +146,7 @@ def refuted_table(runs: Sequence[RunStudy], benchmark: Benchmark | None = None) 
     return {"head": ["", "puzzle", "statement", "clues that refute it"], "rows": rows} if rows else None
 
 
-def frontier_sentence(line: Line | None, priced: Sequence[BenchmarkedModel], benchmark: Benchmark | None) -> str:
+def frontier_sentence(line: Line | None, priced: Sequence[BenchmarkedModel], benchmark: BenchmarkModels | None) -> str:
     """Returns the line through the frontier in words, and the models that it leaves out; empty without a benchmark."""
     if benchmark is None:
         return ""
@@ -170,7 +170,7 @@ def _shown_models(runs: Sequence[RunStudy]) -> dict[str, Answered]:
     return {run.name: run.answered[-1] for run in runs if run.answered}
 
 
-def _priced(benchmark: Benchmark | None) -> list[BenchmarkedModel]:
+def _priced(benchmark: BenchmarkModels | None) -> list[BenchmarkedModel]:
     return [model for model in benchmark.models if model.cost_per_answer] if benchmark else []
 
 
@@ -180,7 +180,7 @@ def _on_frontier(priced: Sequence[BenchmarkedModel]) -> list[str]:
     return [priced[index].name for index in best]
 
 
-def _benchmark_rows(benchmark: Benchmark | None) -> list[list[str]]:
+def _benchmark_rows(benchmark: BenchmarkModels | None) -> list[list[str]]:
     return [
         [
             model.name,

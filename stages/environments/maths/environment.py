@@ -12,9 +12,9 @@ from stages.environments.maths.verdicts import LIMIT_CPU_S, Verdict
 from stages.environments.puzzle import Graded, Grader, Puzzle
 from stages.environments.question_file.choice import choose_questions
 from stages.environments.question_file.environment import QuestionSource
-from stages.environments.question_file.reading import Question, read_questions
+from stages.environments.question_file.reading import FileQuestion, read_questions
 from stages.environments.single_answer import ANSWER, CLOSE_TAG, MISSING, OPEN_TAG, single_grade
-from stages.processes.limited_calls import LimitedCalls, Outcome
+from stages.processes.limited_calls import CallResult, LimitedCalls
 
 _THINK_END_LINE = "\n</think>\n"
 _SHOWN_PROBLEMS = 5
@@ -121,7 +121,7 @@ def unreadable(answers: Sequence[str]) -> set[int]:
     return {number for number, outcome in enumerate(outcomes) if _verdict(outcome).reason != "no_answer"}
 
 
-def _refusal(config: MathsConfig, questions: Sequence[Question], total: int) -> BadInputError:
+def _refusal(config: MathsConfig, questions: Sequence[FileQuestion], total: int) -> BadInputError:
     shown = ", ".join(f"{item.puzzle.solution[ANSWER][:40]!r} ({item.where})" for item in questions[:_SHOWN_PROBLEMS])
     more = f" and {len(questions) - _SHOWN_PROBLEMS} more" if len(questions) > _SHOWN_PROBLEMS else ""
     return BadInputError(
@@ -138,7 +138,7 @@ def _processes() -> LimitedCalls:
     return LimitedCalls("stages.environments.maths.verdicts:load", limit_s=2 * LIMIT_CPU_S)
 
 
-def _verdict(outcome: Outcome) -> Verdict:
+def _verdict(outcome: CallResult) -> Verdict:
     """Returns the verdict of a call. A failed call has one as well, because its completion made it fail.
 
     Raises:

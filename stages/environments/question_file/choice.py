@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from artifacts.errors import BadInputError
 from stages.environments.capabilities import Items
 from stages.environments.puzzle import Puzzle
-from stages.environments.question_file.reading import SPLITS, Question
+from stages.environments.question_file.reading import SPLITS, FileQuestion
 from stages.environments.single_answer import ANSWER
 
 
-def choose_questions(questions: Sequence[Question], sizes: Mapping[str, int], seed: int, path: str) -> Items:
+def choose_questions(questions: Sequence[FileQuestion], sizes: Mapping[str, int], seed: int, path: str) -> Items:
     """Returns the questions of each split; the fact `repeated` counts those dropped because they repeat another one.
 
     One question of each prompt stays. If the file names the splits, a question that is held out stays: one in test
@@ -26,7 +26,7 @@ def choose_questions(questions: Sequence[Question], sizes: Mapping[str, int], se
     Raises:
         BadInputError: There are too few questions, or the same prompt has different answers.
     """
-    kept: dict[str, Question] = {}
+    kept: dict[str, FileQuestion] = {}
     for question in sorted(questions, key=lambda item: SPLITS[::-1].index(item.split) if item.split else 0):
         first = kept.setdefault(question.puzzle.digest, question)
         if first.puzzle.solution != question.puzzle.solution:
@@ -44,7 +44,9 @@ def choose_questions(questions: Sequence[Question], sizes: Mapping[str, int], se
     return Items(_splits(order, sizes, path, repeated), {"file": path, "repeated": repeated}, warnings)
 
 
-def _splits(order: Sequence[Question], sizes: Mapping[str, int], path: str, repeated: int) -> dict[str, list[Puzzle]]:
+def _splits(
+    order: Sequence[FileQuestion], sizes: Mapping[str, int], path: str, repeated: int
+) -> dict[str, list[Puzzle]]:
     if any(question.split is None for question in order):
         total, val, test = sum(sizes.values()), sizes["val"], sizes["test"]
         if len(order) < total:

@@ -24,7 +24,7 @@ _SHOWN_COLUMNS = 20
 
 
 @dataclass(frozen=True)
-class Question:
+class FileQuestion:
     """A question of a file.
 
     Attributes:
@@ -59,7 +59,7 @@ def content_of(path: str) -> bytes:
         raise BadInputError(path, "no such file", expected, remedy) from error
 
 
-def read_questions(content: bytes, config: QuestionColumns) -> list[Question]:
+def read_questions(content: bytes, config: QuestionColumns) -> list[FileQuestion]:
     """Returns the questions of a file in their order.
 
     Args:
@@ -71,7 +71,7 @@ def read_questions(content: bytes, config: QuestionColumns) -> list[Question]:
             have the same id.
     """
     kind, rows = _table(content, config)
-    questions: list[Question] = []
+    questions: list[FileQuestion] = []
     places: dict[str, str] = {}
     for number, *values in rows:
         where = f"{kind} {number}"
@@ -91,7 +91,7 @@ def read_questions(content: bytes, config: QuestionColumns) -> list[Question]:
     return questions
 
 
-def _question(config: QuestionColumns, where: str, row: dict[str, Any], number: str) -> Question:
+def _question(config: QuestionColumns, where: str, row: dict[str, Any], number: str) -> FileQuestion:
     row = {**row, config.answer: config.answer_text(row[config.answer])}
     texts = {column: _text(value, f"{config.path}, {where}, column {column!r}") for column, value in row.items()}
     for column in dict.fromkeys((config.question, config.answer, config.id)):
@@ -108,7 +108,7 @@ def _question(config: QuestionColumns, where: str, row: dict[str, Any], number: 
     puzzle_id = number if config.id is None else texts[config.id].strip()
     puzzle = single_item(puzzle_id, config.environment_name, prompt, {ANSWER: answer})
     config.check_answer(answer, f"{config.path}, {where}, column {config.answer!r}")
-    return Question(puzzle, split, where)
+    return FileQuestion(puzzle, split, where)
 
 
 def _text(value: object, where: str) -> str:

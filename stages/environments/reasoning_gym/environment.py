@@ -25,7 +25,7 @@ from stages.environments.single_answer import (
     single_item,
 )
 from stages.processes.cpu_limit import CpuLimitError, cpu_limit
-from stages.processes.limited_calls import LimitedCalls, Outcome
+from stages.processes.limited_calls import CallResult, LimitedCalls
 
 _MAKING_S = 60.0
 """CPU seconds after which a generator counts as one that does not return; most take milliseconds."""
@@ -145,7 +145,7 @@ def _unusable(where: str, found: str) -> BadInputError:
     return BadInputError(where, found, "an item", "choose other attributes, or another task")
 
 
-def _graded(answer: str | None, partial_credit: bool, outcome: Outcome | None) -> Graded:
+def _graded(answer: str | None, partial_credit: bool, outcome: CallResult | None) -> Graded:
     """Returns the grade of an answer.
 
     Args:

@@ -14,7 +14,7 @@ from stages.environments.capabilities import Items
 from stages.environments.puzzle import Graded, Grader, Puzzle
 from stages.environments.single_answer import ANSWER, ITEM, single_grade, single_item
 from stages.environments.user_code.config import FunctionConfig, PackageConfig, changed, digest_of, file_of
-from stages.processes.limited_calls import LimitedCalls, LoadError, Outcome
+from stages.processes.limited_calls import CallResult, LimitedCalls, LoadError
 
 _LOAD = "stages.environments.user_code.worker:load"
 _ITEMS_S = 600.0
@@ -200,7 +200,7 @@ def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     return f"{name!r} is {' and then '.join(values)}"
 
 
-def _graded(outcome: Outcome) -> Graded:
+def _graded(outcome: CallResult) -> Graded:
     if outcome.failure is not None:
         return single_grade(None, 0.0, outcome.failure)
     return single_grade(f"score {outcome.value:g}", outcome.value)

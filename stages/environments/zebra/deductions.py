@@ -22,7 +22,7 @@ from stages.environments.zebra.formal import (
     ZebraQuestion,
     holds,
 )
-from stages.environments.zebra.solver import Model
+from stages.environments.zebra.solver import GridModel
 from stages.environments.zebra.text import people_of, read_clue, write_clue
 
 _SENTENCE = re.compile(r"[^\n.;!?()]+")
@@ -49,7 +49,7 @@ class Reasoner:
         Raises:
             ValueError: The clues contradict one another, so that they entail every statement.
         """
-        self._puzzle, self._model = puzzle, Model(puzzle.grid, puzzle.clues)
+        self._puzzle, self._model = puzzle, GridModel(puzzle.grid, puzzle.clues)
         self._model.limit = limit
         self._every = list(range(len(puzzle.clues)))
         self._stated = {_canonical(clue): i for i, clue in enumerate(puzzle.clues)}
@@ -134,7 +134,7 @@ class Reasoner:
 
     def needless(self) -> tuple[int, ...]:
         """Returns numbers (from 1) of the clues that can each be dropped while `world` stays the only world."""
-        others = Model(self._puzzle.grid, self._puzzle.clues)
+        others = GridModel(self._puzzle.grid, self._puzzle.clues)
         others.exclude(self.world)
         return tuple(i + 1 for i in self._every if others.solve([j for j in self._every if j != i]) is None)
 

@@ -35,7 +35,7 @@ from stages.environments.zebra.formal import (
     ZebraQuestion,
     holds,
 )
-from stages.environments.zebra.solver import Model
+from stages.environments.zebra.solver import GridModel
 from stages.environments.zebra.text import (
     ORDINALS,
     answer_type,
@@ -96,7 +96,7 @@ def generate_formal(config: ZebraConfig, seed: int) -> tuple[ZebraPuzzle, Houses
     grid = Grid(attributes, tuple(tuple(rng.sample(WORDS[name], houses)) for name in attributes))
     world = np.array([[rng.sample(range(houses), houses) for _ in attributes]], dtype=np.int8)
     candidates = _candidates(grid, world, rng)
-    model, pool = Model(grid, candidates), WorldPool(len(candidates))
+    model, pool = GridModel(grid, candidates), WorldPool(len(candidates))
     model.exclude(world)
 
     def find_other(kept: list[int]) -> bool:

@@ -9,7 +9,7 @@ from stages.environments.logic_puzzles.cp_sat import SolvedModel
 from stages.environments.zebra.formal import Clue, Grid, Houses, InHouse, Related
 
 
-class Model(SolvedModel):
+class GridModel(SolvedModel):
     """The rules of a grid, with clues that can be switched on.
 
     The rules say that every value is in one house, and that every house has one value of each attribute.

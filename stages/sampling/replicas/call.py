@@ -22,8 +22,8 @@ from stages.sampling.client import (
     EngineLostError,
     GroupSamples,
     Prompt,
+    ReadyEngine,
     SampledCompletion,
-    Source,
     Turn,
     read_choice,
     request_body,
@@ -52,7 +52,7 @@ class Member:
         has_left: Set when it has left the call.
     """
 
-    source: Source
+    source: ReadyEngine
     window: Window
     in_flight: dict[str, Prompt] = field(default_factory=dict)
     connections: set[http.client.HTTPConnection] = field(default_factory=set)
@@ -163,7 +163,7 @@ class Call:
         for thread in self._threads:
             thread.join(POLL_TIMEOUT_S + POLL_S)
 
-    def join(self, source: Source) -> Member:
+    def join(self, source: ReadyEngine) -> Member:
         """Adds an engine, which takes prompts from now on, and returns its membership."""
         member = Member(source, Window(self._requests_per_engine))
         self._members.append(member)

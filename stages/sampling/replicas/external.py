@@ -7,7 +7,7 @@ from pathlib import Path
 
 from artifacts.errors import BadInputError, DeerstalkerError, TransientError
 from stages.sampling import engine_key
-from stages.sampling.client import Source
+from stages.sampling.client import ReadyEngine
 from stages.sampling.endpoint import Endpoint, EndpointError
 from stages.sampling.replicas import weight_exchange
 from stages.sampling.replicas.weight_exchange import SHORT_TIMEOUT_S
@@ -25,9 +25,9 @@ class ExternalEngine:
 
     def __init__(self, endpoint: Endpoint, seed: int) -> None:
         self.endpoint, self._seed = endpoint, seed
-        self._source: Source | None = None
+        self._source: ReadyEngine | None = None
 
-    def serve(self, model_dir: Path, digest: str) -> Source:
+    def serve(self, model_dir: Path, digest: str) -> ReadyEngine:
         """Loads the weights in place, or does nothing if the engine has them, and returns the source to sample from.
 
         Args:
@@ -52,7 +52,7 @@ class ExternalEngine:
         self._source = None
         return TransientError(f"engine {self.endpoint.address}", reason, "an engine that stays up", "see its own log")
 
-    def _load(self, model_dir: Path, digest: str) -> Source:
+    def _load(self, model_dir: Path, digest: str) -> ReadyEngine:
         where, endpoint = f"engine {self.endpoint.address}", self.endpoint
         try:
             endpoint.call("GET", "/v1/models", timeout_s=SHORT_TIMEOUT_S)  # fails if the engine requires a key
@@ -72,4 +72,4 @@ class ExternalEngine:
             if isinstance(error, EndpointError) and error.status in engine_key.REFUSED:
                 raise engine_key.refused_key(endpoint, error.status) from error
             raise TransientError(where, f"unreachable: {error!r}", "an engine that answers", "start it") from error
-        return Source(endpoint, digest, str(version), self._seed)
+        return ReadyEngine(endpoint, digest, str(version), self._seed)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from artifacts.errors import DeerstalkerError, TransientError
-from stages.sampling.client import Source, ended_error
+from stages.sampling.client import ReadyEngine, ended_error
 from stages.sampling.replicas.call import Call, Member
 
 UPDATE_INTERVAL_S = 0.1
@@ -27,7 +27,7 @@ class Server(Protocol):
 
     is_child: bool
 
-    def serve(self, model_dir: Path, digest: str) -> Source:
+    def serve(self, model_dir: Path, digest: str) -> ReadyEngine:
         """Loads a checkpoint and returns the source to sample from."""
         ...
 
@@ -49,7 +49,7 @@ class EnginePool:
 
     def __init__(self, servers: Sequence[Server]) -> None:
         self.servers = servers
-        self._futures: dict[Server, Future[Source]] = {}
+        self._futures: dict[Server, Future[ReadyEngine]] = {}
         self._target: tuple[Path, str] | None = None
 
     def load_all(self, model_dir: Path, digest: str) -> None:
@@ -61,7 +61,7 @@ class EnginePool:
     def load(self, server: Server, delay_s: float = 0.0) -> None:
         """Makes one server load the target weights after a delay, in a thread of its own."""
         assert self._target is not None
-        target, previous, future = self._target, self._futures.get(server), Future[Source]()
+        target, previous, future = self._target, self._futures.get(server), Future[ReadyEngine]()
 
         def serve() -> None:
             if previous is not None:
@@ -75,7 +75,7 @@ class EnginePool:
         self._futures[server] = future
         threading.Thread(target=serve, name="engine", daemon=True).start()
 
-    def ready(self) -> dict[Server, Source]:
+    def ready(self) -> dict[Server, ReadyEngine]:
         """Returns the servers that have the weights, each with its source."""
         done = {server: future for server, future in self._futures.items() if future.done()}
         return {server: future.result() for server, future in done.items() if future.exception() is None}

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from artifacts.errors import DeerstalkerError, TransientError
-from stages.sampling.client import Source, ended_error
+from stages.sampling.client import ReadyEngine, ended_error
 from stages.sampling.endpoint import EndpointError
 from stages.sampling.replicas import weight_exchange
 from stages.sampling.replicas.placement import ReplicaPlace
@@ -64,7 +64,7 @@ class Replica:
                 self._process = EngineProcess(self.place.hardware, model_dir, self.log_path, self.place.devices)
                 self._model_dir, self._loaded_digest = model_dir, digest
 
-    def serve(self, model_dir: Path, digest: str) -> Source:
+    def serve(self, model_dir: Path, digest: str) -> ReadyEngine:
         """Makes the process serve this checkpoint: starts it, reloads its weights, or does nothing if it has them.
 
         Args:
@@ -84,7 +84,7 @@ class Replica:
                 weight_exchange.set_weight_version(process.endpoint, digest)
                 version = process.endpoint.call("GET", "/version", timeout_s=SHORT_TIMEOUT_S)["version"]
                 self._model_dir, self._loaded_digest = model_dir, digest
-                return Source(process.endpoint, digest, str(version), self.place.hardware.seed)
+                return ReadyEngine(process.endpoint, digest, str(version), self.place.hardware.seed)
             except _ENGINE_FAILURES as error:
                 self.refusals.append(str(error) or repr(error))
                 refusal = f"it refused the weights of {model_dir}: {self.refusals[-1]}\n{process.tail()}\n"

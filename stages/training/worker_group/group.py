@@ -14,7 +14,7 @@ from stages.training.job import ScoreJob, TrainHardware, TrainJob
 from stages.training.results import StepMetrics, TrainResult, TrainTotals
 from stages.training.worker_group.agent import start_agent
 from stages.training.worker_group.events import EventReader
-from stages.training.worker_group.hang_watch import Watch
+from stages.training.worker_group.hang_watch import HangWatch
 from stages.training.worker_group.job_queue import JobQueue
 from stages.training.worker_group.network import network_environment
 
@@ -142,7 +142,7 @@ class WorkerGroup:
         """Reads the events of the running job until it is done, and checks meanwhile that the workers make progress."""
         assert self._queue is not None and self._agent is not None
         steps: list[StepMetrics] = []
-        alive_at, watch = time.time(), Watch(self._queue)
+        alive_at, watch = time.time(), HangWatch(self._queue)
         while True:
             ended = self._agent.exit_code() is not None or watch.lost()  # before the events, so that none is missed
             new_events = events.new()
@@ -178,7 +178,7 @@ class WorkerGroup:
         if agent is None or queue is None:
             raise TransientError("trainer", "not started")
         deadline = time.monotonic() + START_LIMIT_S
-        watch = Watch(queue)
+        watch = HangWatch(queue)
         while not queue.ready(self.hardware.world):
             if agent.exit_code() is not None or watch.lost():
                 raise self._death("the workers died while starting")

@@ -25,7 +25,7 @@ WORK_BYTES = 1 << 20
 """A process works if it read or wrote this many bytes."""
 
 
-class Watch:
+class HangWatch:
     """Watches the processes of a worker group that run on this machine.
 
     Args:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from artifacts.errors import DeerstalkerError
 from stages.training.worker_group.agent import start_agent
-from stages.training.worker_group.hang_watch import Watch
+from stages.training.worker_group.hang_watch import HangWatch
 from stages.training.worker_group.job_queue import JobQueue
 from stages.training.worker_group.network import network_environment
 
@@ -78,7 +78,7 @@ def join(queue: JobQueue, node_rank: int) -> str:
     if not 0 < node_rank < hardware.nodes:
         return f"it has {hardware.nodes} nodes, and none of them is number {node_rank}"
     agent = start_agent(queue, hardware, node_rank, network_environment(hardware))
-    owner, watch = OwnerWatch(queue), Watch(queue)
+    owner, watch = OwnerWatch(queue), HangWatch(queue)
     try:
         while True:
             if queue.over():

@@ -13,7 +13,7 @@ from stages.answering.client import RefusedError, _failure, _lists, _reply, _ret
 from stages.answering.estimate import estimate_purchase
 from stages.answering.limits import Budget, TokenRate
 from stages.answering.prices import TokenPrice, Tokens
-from stages.answering.purchase import Question, row_of
+from stages.answering.purchase import PuzzleSample, row_of
 from stages.answering.settings import ApiRequest, Parameters
 
 
@@ -39,7 +39,7 @@ def reply(choice: dict[str, Any], **body: Any) -> Any:
 def test_every_end_of_an_answer_is_an_outcome(choice: dict[str, Any], outcome: str, text: str) -> None:
     read = reply(choice)
     assert (read.outcome, read.text) == (outcome, text)
-    row = row_of(Question("p", 0, 0, "Who?"), read)
+    row = row_of(PuzzleSample("p", 0, 0, "Who?"), read)
     assert row["completion_tokens"] is None, "the reply has no usage"
     validated(as_table([row], ANSWERS), ANSWERS, "here")
 
@@ -48,7 +48,7 @@ def test_the_whole_usage_and_the_facts_of_a_reply_are_stored() -> None:
     usage = {"prompt_tokens": 3, "completion_tokens": 4, "completion_tokens_details": {"reasoning_tokens": 2}}
     message = {"content": "x", "reasoning_content": "because"}
     names = {"id": "r1", "model": "m-2025", "system_fingerprint": "fp", "provider": "Somebody"}
-    row = row_of(Question("p", 0, 0, "Who?"), reply({"message": message}, usage=usage, **names))
+    row = row_of(PuzzleSample("p", 0, 0, "Who?"), reply({"message": message}, usage=usage, **names))
     assert (row["prompt_tokens"], row["completion_tokens"], row["reasoning"]) == (3, 4, "because")
     assert '"reasoning_tokens": 2' in row["usage"]
     assert [row[key] for key in ("response_id", "model", "fingerprint", "provider")] == [
@@ -109,7 +109,7 @@ def test_the_limit_of_tokens_a_minute_delays_and_corrects_itself() -> None:
 
 def test_an_estimate_expects_what_was_measured_and_bounds_what_may_come() -> None:
     price = TokenPrice(input=1.0, output=10.0, source="here", date=datetime.date(2026, 1, 1))
-    questions = [Question(str(number), number, 0, "x" * 36) for number in range(10)]
+    questions = [PuzzleSample(str(number), number, 0, "x" * 36) for number in range(10)]
     request = ApiRequest(model="m", parameters=Parameters(max_tokens=100))
     none = as_table([], ANSWERS)
     told = estimate_purchase("a", questions, 12, none, request, price, Tokens(10, 50))

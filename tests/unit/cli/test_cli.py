@@ -21,7 +21,7 @@ from flows.cli.app import app, run_command
 from flows.cli.console.usage import command_names
 from flows.cli.console.version import version
 from flows.cli.puzzles import split_sizes
-from flows.cli.solve import Question, read_question
+from flows.cli.solve import AskedPrompt, read_question
 from flows.config.recipes import recipe_names
 from flows.config.settings import settings_names
 from flows.lookup.checkpoints import find_checkpoint
@@ -216,7 +216,7 @@ def test_a_puzzle_is_counted_from_0(made: tuple[Store, RunLayout], tmp_path: Pat
 def test_a_file_whose_name_has_a_colon_is_a_file(made: tuple[Store, RunLayout], tmp_path: Path) -> None:
     path = tmp_path / "made:test"
     path.write_text("Who did it?")
-    assert read_question(str(path), 0, made[0].url) == Question("Who did it?", None)
+    assert read_question(str(path), 0, made[0].url) == AskedPrompt("Who did it?", None)
 
 
 def _test_split(store: Store, layout: RunLayout) -> pl.DataFrame:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from flows.orchestration.run_environment import prepare_server_environment
-from flows.orchestration.server.local_server import Record, StartedProcess, StartedWorker, start_guarded
+from flows.orchestration.server.local_server import InstallationRecord, StartedProcess, StartedWorker, start_guarded
 from tests.support.json_page import check_documented
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -30,7 +30,7 @@ def test_a_server_that_does_not_answer_is_ended_and_its_worker_remembered(tmp_pa
     server, worker = _sleeper(home, "server"), _sleeper(home, "worker")
     with socket.create_server(("127.0.0.1", 0)) as listener:  # takes connections, as a stopped server does
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
-        Record(
+        InstallationRecord(
             url=url, server=server, worker=StartedWorker(**worker.model_dump(), name="mine", pool="here"), settings=()
         ).write(home)
         began = time.monotonic()
@@ -41,7 +41,7 @@ def test_a_server_that_does_not_answer_is_ended_and_its_worker_remembered(tmp_pa
     assert f"{url}: " in done.stderr and "until the next `up`" in done.stderr
     assert time.monotonic() - began < 60
     assert not server.alive and not worker.alive
-    left = Record.read(home)
+    left = InstallationRecord.read(home)
     assert left is not None and (left.server, left.worker, left.gone) == (None, None, ("mine",))
     assert json.loads(_down(tmp_path).stdout)["ended"] == []
-    assert Record.read(home) is None
+    assert InstallationRecord.read(home) is None

@@ -10,7 +10,7 @@ from rich.console import Console
 from flows.cli.app import run_command
 from flows.cli.console.derivations import print_lines
 from flows.cli.console.options import Stored
-from flows.cli.solve import Question, explained_puzzle, print_answers
+from flows.cli.solve import AskedPrompt, explained_puzzle, print_answers
 from flows.report.derivation import read_derivation
 from stages.environments import environment
 from stages.environments.puzzle import Puzzle
@@ -35,8 +35,8 @@ B. Hall
 def printed(text: str, reason: str, capsys: pytest.CaptureFixture[str], puzzle: Puzzle | None = PUZZLE) -> list[str]:
     """The lines that are printed for a completion."""
     answer = SampledCompletion([1, 2, 3], [-0.1] * 3, reason, text)
-    explained = explained_puzzle(Question(PROMPT, puzzle), "two.txt")
-    print_answers(Question(PROMPT, puzzle), "made", [answer], Stored(), explained=explained)
+    explained = explained_puzzle(AskedPrompt(PROMPT, puzzle), "two.txt")
+    print_answers(AskedPrompt(PROMPT, puzzle), "made", [answer], Stored(), explained=explained)
     return capsys.readouterr().out.splitlines()
 
 

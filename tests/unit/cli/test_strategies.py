@@ -13,7 +13,7 @@ from artifacts.reading import Artifact
 from artifacts.schemas import RESULTS
 from artifacts.store.store import Store
 from flows.cli.app import run_command
-from flows.cli.console.options import Answers
+from flows.cli.console.options import MeasureOptions
 from flows.config.recipes import load_recipe, validate
 from flows.config.strategies import strategy_settings
 from flows.report.summary import reliability_rows, strategy_rows
@@ -23,7 +23,7 @@ from stages.strategies.figures import CEILING, check_provable, stored_figures
 
 
 def config_of(*strategies: str, **answers: Any) -> EvaluateConfig:
-    return validate(EvaluateConfig, Answers(strategy=strategies, **answers).config(), "evaluate")
+    return validate(EvaluateConfig, MeasureOptions(strategy=strategies, **answers).config(), "evaluate")
 
 
 @pytest.mark.parametrize(

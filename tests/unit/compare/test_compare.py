@@ -15,7 +15,7 @@ from artifacts.manifest import MANIFEST_NAME
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Grades, Ref, TrainingState
 from artifacts.store.store import Store
-from flows.compare.candidates import OWN, Candidate, candidates, page_folder, starting_weights
+from flows.compare.candidates import OWN, ComparedRecipe, candidates, page_folder, starting_weights
 from flows.compare.comparison import comparison_figures
 from flows.compare.comparison_report import setting_rows, text_rows, write_report
 from flows.config.recipe import Recipe
@@ -34,7 +34,7 @@ QUICKSTART, SMOLLM2 = load_recipe("quickstart"), load_recipe("smollm2")
 LAST_TWO = Retention(parts=("training_state",), keep_last=2, comparisons=True)
 
 
-def candidate(own: Recipe, name: str, *overrides: str) -> Candidate:
+def candidate(own: Recipe, name: str, *overrides: str) -> ComparedRecipe:
     (chosen,) = candidates(own, [name], overrides)
     return chosen
 

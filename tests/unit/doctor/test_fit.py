@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flows.config.model_size import ModelSize, Shape, model_size, shape_of_config, size_by_name
+from flows.config.model_size import LayerSizes, ModelSize, model_size, shape_of_config, size_by_name
 from flows.config.recipes import load_recipe, recipe_names
 from flows.doctor.checks import (
     Check,
@@ -48,7 +48,7 @@ def test_sizes_of_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64, "vocab_size": 100,
         "num_hidden_layers": 3, "intermediate_size": 128, "tie_word_embeddings": False,
     }  # fmt: skip
-    assert shape_of_config(config) == Shape(100, 64, 3, 64, 32, 128, False)
+    assert shape_of_config(config) == LayerSizes(100, 64, 3, 64, 32, 128, False)
     folder = tmp_path / "hub" / "models--a--b-7B" / "snapshots" / "main"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
@@ -66,7 +66,7 @@ def test_sizes_of_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_learns() -> None:
-    shape = Shape(100, 64, 4, 64, 32, 128, True)
+    shape = LayerSizes(100, 64, 4, 64, 32, 128, True)
     size = ModelSize(shape.parameters, "", shape)
     attention, layer = 2 * 64 * 96, 2 * 64 * 96 + 3 * 64 * 128
     for trainable, count in (

@@ -14,7 +14,7 @@ from stages.environments.temporal_clue.generation.directed import co_occurrence,
 from stages.environments.temporal_clue.proofs.concepts import Concepts, concepts_of
 from stages.environments.temporal_clue.proofs.propagation import Propagation
 from stages.environments.temporal_clue.proofs.solver import rules
-from stages.environments.temporal_clue.proofs.steps import Step
+from stages.environments.temporal_clue.proofs.steps import ProofStep
 from tests.support.concept_proofs import entropy, prove
 
 BOARD = PuzzleConfig(
@@ -26,7 +26,7 @@ A, B, C = (Ref("suspect", index) for index in range(3))
 
 
 def of(clues: list[At | SameRoom | MurderedIn], statement: MurderedBy) -> Concepts:
-    return concepts_of(FormalPuzzle(THREE, tuple(clues), ()), [Step(statement, tuple(range(len(clues))), ())])
+    return concepts_of(FormalPuzzle(THREE, tuple(clues), ()), [ProofStep(statement, tuple(range(len(clues))), ())])
 
 
 def test_who_was_elsewhere_did_not_do_it() -> None:
@@ -44,7 +44,7 @@ def test_two_that_were_together_need_a_case_each() -> None:
 
 def test_a_step_that_restates_a_clue_counts_for_nothing() -> None:
     puzzle = FormalPuzzle(THREE, (At(A, 1),), ())
-    assert concepts_of(puzzle, [Step(At(A, 1), (0,), ())]) == Concepts(frozenset(), 0, 0)
+    assert concepts_of(puzzle, [ProofStep(At(A, 1), (0,), ())]) == Concepts(frozenset(), 0, 0)
 
 
 def test_a_step_that_does_not_follow_is_refused() -> None:

@@ -22,7 +22,7 @@ from stages.environments.zebra.config import TIERS
 from stages.environments.zebra.deductions import Reasoner
 from stages.environments.zebra.environment import generate_formal
 from stages.environments.zebra.formal import Clue, Grid, Houses, InHouse, Related, ZebraPuzzle, ZebraQuestion, holds
-from stages.environments.zebra.solver import Model
+from stages.environments.zebra.solver import GridModel
 from stages.environments.zebra.text import people_of, read_clue, read_prompt, write_clue, write_prompt
 
 FAMILY = environment.get("zebra")
@@ -38,7 +38,7 @@ def test_by_hand() -> None:
     """Ada is left of the cat's keeper, so she is first, and Bruno keeps the cat in the second house."""
     grid = Grid(("name", "pet"), (("Ada", "Bruno"), ("cat", "ferret")))
     clue = Related((0, 0), "left", (1, 0))
-    solution = Model(grid, [clue]).solve([0])
+    solution = GridModel(grid, [clue]).solve([0])
     assert solution is not None
     assert solution.tolist() == [[[0, 1], [1, 0]]]
     prompt = write_prompt(ZebraPuzzle(grid, (clue,), (ZebraQuestion((0, 0), None), ZebraQuestion((0, 1), 1))))
@@ -193,7 +193,7 @@ def test_a_file_keeps_its_prompt_and_must_have_answers_of_the_puzzle() -> None:
 
 
 def test_a_statement_enters_the_model_once() -> None:
-    model = Model(Grid(("name",), (("Ada", "Bruno"),)), [])
+    model = GridModel(Grid(("name",), (("Ada", "Bruno"),)), [])
     assert model.add(InHouse((0, 0), 1)) == model.add(InHouse((0, 0), 1)) == 0
     assert model.add(InHouse((0, 1), 1)) == 1
 

@@ -15,7 +15,7 @@ from stages.grpo.reward_terms import (
     length_cosine,
     repetition,
 )
-from stages.grpo.rewards import Judged, RewardConfig, reward_terms
+from stages.grpo.rewards import RewardConfig, RewardInputs, reward_terms
 from stages.grpo.script import share_in_script, share_outside
 from stages.grpo.surprise import surprise, tokens_until
 
@@ -25,7 +25,7 @@ def reward(config: RewardConfig, **changes: Any) -> float:
         "accuracy": 0.75, "exact": False, "truncated": False, "sound": 0.0, "surprise": 0.0, "text": "",
         "well_formed": False, "tokens": 10, "limit_tokens": 20480, "answered": True, **changes,
     }  # fmt: skip
-    return sum(reward_terms(Judged(**judged), config).values())
+    return sum(reward_terms(RewardInputs(**judged), config).values())
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_length_cosine_goes_on_unless_clamped_and_counts_what_it_is_told() -> No
 
 def test_terms_are_named() -> None:
     config = RewardConfig(format_weight=1.0, length_cosine=LengthCosineConfig(weight=2.0), truncated="graded")
-    terms = reward_terms(Judged(0.5, True, False, 0.0, 0.0, "A. x\nB. y", True, 0, 8, True), config)
+    terms = reward_terms(RewardInputs(0.5, True, False, 0.0, 0.0, "A. x\nB. y", True, 0, 8, True), config)
     assert terms == {"accuracy": 0.5, "format": 1.0, "length_cosine": 2.0}
 
 
@@ -229,7 +229,7 @@ def test_an_unwanted_pattern_overrides_a_right_answer() -> None:
     config = RewardConfig(exact_weight=1.0, patterns=PATTERNS, truncated="graded")
     assert reward(config, exact=True, accuracy=1.0, text="the sum is twelve") == 2.0
     assert reward(config, exact=True, accuracy=1.0, text="the sum is twelve", truncated=True) == -1.0
-    terms = reward_terms(Judged(1.0, True, True, 0.0, 0.0, "so", False, 1, 8, True), config)
+    terms = reward_terms(RewardInputs(1.0, True, True, 0.0, 0.0, "so", False, 1, 8, True), config)
     assert terms == {"accuracy": 0.0, "exact": 0.0, "patterns": -1.0}
 
 

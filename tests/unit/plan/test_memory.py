@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from flows.config.model_size import ModelSize, Shape
+from flows.config.model_size import LayerSizes, ModelSize
 from flows.plan.memory import Precision, TrainerMemory, cache_bytes_a_token, saving_memory, trainer_memory
 from stages.training.job import TrainHardware
 
-SHAPE = Shape(vocabulary=1000, hidden=64, layers=4, queries=64, keys=32, intermediate=128, tied=False)
+SHAPE = LayerSizes(vocabulary=1000, hidden=64, layers=4, queries=64, keys=32, intermediate=128, tied=False)
 SIZE = ModelSize(SHAPE.parameters, "", SHAPE)
 MIXED = Precision("bf16", "fp32")
 
@@ -65,7 +65,7 @@ def test_saving_by_hand() -> None:
     assert saving_memory(SHAPE, offloaded, averaged=False) == (0, whole + 32_000)
     # An average is in fp32, and the host holds the new and the old tensor beside the one that is written.
     assert saving_memory(SHAPE, four, averaged=True) == (256_000 + 64_000, 2 * whole + 2 * 256_000)
-    large = Shape(152_064, 5120, 64, 5120, 1024, 27_648, tied=False)  # 32B: 65 GB, in files of 4 GiB
+    large = LayerSizes(152_064, 5120, 64, 5120, 1024, 27_648, tied=False)  # 32B: 65 GB, in files of 4 GiB
     assert saving_memory(large, four, averaged=False)[1] == 4 << 30
 
 
@@ -75,7 +75,7 @@ def test_the_trainer_agrees(tmp_path: Path, processes: int, checkpointed: bool) 
     from stages.training.job import OptimizerConfig
     from tests.support.simulated_training import decoder_shape, row_columns, simulated_step
 
-    shape = Shape(152_064, 5120, 2, 5120, 1024, 13_824, tied=False)  # two layers of the 14B model
+    shape = LayerSizes(152_064, 5120, 2, 5120, 1024, 13_824, tied=False)  # two layers of the 14B model
     hardware = TrainHardware(
         processes=processes, compute_dtype="bf16", activation_checkpointing=checkpointed, micro_batch_tokens=16_384,
         device="cpu",

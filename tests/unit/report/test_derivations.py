@@ -24,7 +24,7 @@ from artifacts.store.store import Store
 from flows.config.recipe import Recipe
 from flows.lookup.history import RunRecord, read_run
 from flows.report.before_after import find_before_after
-from flows.report.derivation import Derivation, Step, read_derivation, step_line, text_pieces
+from flows.report.derivation import Derivation, StatementLine, read_derivation, step_line, text_pieces
 from flows.report.figures import iteration_figures
 from flows.report.html.page import TEMPLATES, page
 from flows.report.html.run_report import PAGE, report_files
@@ -115,7 +115,7 @@ def test_a_derivation_has_verdicts_premises_and_a_first_false_step(puzzle: Puzzl
 
 def test_without_a_false_step_an_open_one_is_named(puzzle: Puzzle) -> None:
     def concluded(*verdicts: str) -> list[str]:
-        steps = [Step(i, Asserted("x", verdict, 0)) for i, verdict in enumerate(verdicts, start=1)]  # type: ignore[arg-type]
+        steps = [StatementLine(i, Asserted("x", verdict, 0)) for i, verdict in enumerate(verdicts, start=1)]  # type: ignore[arg-type]
         return Derivation("x", "stop", tuple(steps)).conclusions
 
     assert concluded() == ["There is no statement about the puzzle."]

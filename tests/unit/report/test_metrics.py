@@ -16,7 +16,7 @@ from flows.report import metrics
 from flows.report.figures import iteration_figures, terminal_columns
 from flows.report.html.run_report import PAGE, report_files
 from flows.report.metric_names import before_after_metrics, iteration_metrics
-from flows.report.metrics import INTERVAL, MEASURES, METRICS, Measure, Metric, Presence, Source, interval_text
+from flows.report.metrics import INTERVAL, MEASURES, METRICS, Measure, Metric, MetricSource, Presence, interval_text
 from flows.report.pictures.plots import health_plot
 from flows.report.prefect_pages.ui_text import iteration_rows
 from flows.report.run_view import RunView
@@ -27,7 +27,7 @@ from stages.statistics.estimates import Interval
 SURPRISE = Metric(
     "surprise",
     "mean surprise",
-    Source("grade", lambda record: record.facts("grade").get("surprise/mean")),
+    MetricSource("grade", lambda record: record.facts("grade").get("surprise/mean")),
     unit="bits",
     column="surprise",
     terminal=".2f",

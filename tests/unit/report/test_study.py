@@ -23,7 +23,7 @@ from flows.report.html.run_report import report_files
 from flows.report.metric_names import iteration_metrics
 from flows.report.run_view import RunView
 from flows.report.shown_run import ShownRun
-from flows.report.study.benchmark import Benchmark, read_benchmark
+from flows.report.study.benchmark import BenchmarkModels, read_benchmark
 from flows.report.study.page import PAGE, study_files, write_study
 from flows.report.study.series import LearningCurve, accuracy_by_size, read_answers, read_learning_curve, reliability
 from flows.report.study.study import RunStudy, figures, frontier_sentence, pictures, read_run_study
@@ -63,7 +63,7 @@ def study(derived: tuple[Store, RunLayout]) -> RunStudy:
 def document() -> dict[str, Any]:
     """The document of a benchmark with the published models, and one without a price whose name is markup."""
     models = [model_of(model.name, model.accuracy / 100, model.cost) for model in PUBLISHED_MODELS]
-    content = Benchmark(puzzles="published puzzles", models=[*models, model_of("<b>$x$", 0.4, None)])
+    content = BenchmarkModels(puzzles="published puzzles", models=[*models, model_of("<b>$x$", 0.4, None)])
     return {**content.model_dump(mode="json"), "count": 64}
 
 
@@ -158,7 +158,7 @@ def test_the_statements_of_a_benchmarked_model_are_those_of_its_answers(derived:
     )
     assert model.statements is not None and model.statements == mean_statements(before.results)
     assert model.refuted == refuted_statements(before.results, before.puzzles, 3) != []
-    benchmark = Benchmark.model_validate({"puzzles": "x", "models": [model.model_dump(mode="json")]})
+    benchmark = BenchmarkModels.model_validate({"puzzles": "x", "models": [model.model_dump(mode="json")]})
     assert benchmark.models[0].refuted == model.refuted
     page = study_files([], benchmark)[PAGE].decode()
     assert model.refuted[0].text in page and f"{model.statements['contradicted']:.2f}" in page
@@ -169,7 +169,7 @@ def test_a_study_draws_everything_for_which_there_are_data(study: RunStudy, made
     short = read_run_study(read_run(store, layout.run), store)
     assert short.fit is None, "four iterations are too few"
     assert study.fit is not None
-    benchmark = Benchmark.model_validate(document())
+    benchmark = BenchmarkModels.model_validate(document())
     files = study_files([study, short], benchmark)
     assert sorted(files) == [
         "cost.png", "difficulty.png", "learning.png", "lengths.png", "reliability.png", "study.html", "study.json",
@@ -194,7 +194,7 @@ def test_a_study_draws_everything_for_which_there_are_data(study: RunStudy, made
 def test_too_few_models_with_a_price_have_no_line() -> None:
     content = document()
     content["models"] = content["models"][:2]
-    benchmark = Benchmark.model_validate(content)
+    benchmark = BenchmarkModels.model_validate(content)
     assert frontier_sentence(None, benchmark.models, benchmark).startswith("Fewer than three models")
     assert "cost.png" in pictures([], benchmark)
 
@@ -246,7 +246,7 @@ def test_the_alarm_is_in_every_view(made: tuple[Store, RunLayout]) -> None:
 
 
 def test_the_document_is_described(study: RunStudy) -> None:
-    told = figures([study], Benchmark.model_validate(document()))
+    told = figures([study], BenchmarkModels.model_validate(document()))
     check_documented("study", {"page": "study.html", **told}, unmet={"damaged"})
 
 

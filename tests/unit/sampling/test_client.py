@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch_file
 
 from stages.models.tensors import WEIGHTS_INDEX
-from stages.sampling.client import EngineLostError, Prompt, Source, read_choice, request_body
+from stages.sampling.client import EngineLostError, Prompt, ReadyEngine, read_choice, request_body
 from stages.sampling.config import EarlyStopConfig, EngineHardware, SamplingConfig
 from stages.sampling.endpoint import Endpoint, EndpointError
 from stages.sampling.replicas.process import engine_arguments, engine_environment
@@ -39,7 +39,7 @@ def choice(token_ids: list[int], logprobs: list[float], version: str = "w") -> d
     }
 
 
-SOURCE = Source(Endpoint(Path("engine.sock")), "w", "0.32.0", 0)
+SOURCE = ReadyEngine(Endpoint(Path("engine.sock")), "w", "0.32.0", 0)
 
 
 def test_every_sampling_parameter_is_sent_and_no_seed() -> None:

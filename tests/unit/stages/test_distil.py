@@ -26,7 +26,7 @@ from stages.environments.tables import to_table
 from stages.models.from_scratch import ScratchModel
 from stages.models.source import materialise
 from stages.models.tokenizers.chat import ChatTokenizer
-from stages.optional.distil import Candidate, DistilConfig, distil, select
+from stages.optional.distil import DistilConfig, TeacherText, distil, select
 from stages.optional.sft import SftConfig, learning_rate_of, text_groups
 
 SMALL = ScratchModel(hidden=32, layers=1, heads=1, kv_heads=1, head_dim=32, intermediate=32)
@@ -108,17 +108,17 @@ def kept_texts(ctx: StageContext, texts: Ref[Texts]) -> pl.DataFrame:
 
 def test_every_text_is_counted_once_by_the_first_reason(puzzles: list[Puzzle]) -> None:
     a, b, held = puzzles[0], puzzles[1], puzzles[TRAIN]
-    right = [Candidate(a, i, f"{i} right", accuracy=1.0, exact=True, tokens=4) for i in range(4)]
+    right = [TeacherText(a, i, f"{i} right", accuracy=1.0, exact=True, tokens=4) for i in range(4)]
     candidates = [
         *right[:2],
-        Candidate(a, 2, " 1   right\n", accuracy=1.0, exact=True),  # equal to sample 1 but for spaces
+        TeacherText(a, 2, " 1   right\n", accuracy=1.0, exact=True),  # equal to sample 1 but for spaces
         *right[2:],
-        Candidate(a, 5, "half", accuracy=0.5),
-        Candidate(b, 0, "half", accuracy=0.5),
-        Candidate(b, 1, "none", accuracy=0.0),
-        Candidate(b, 2, "", unusable="truncated"),
-        Candidate(b, 3, "long", accuracy=1.0, exact=True, tokens=9),
-        Candidate(held, 0, "right", accuracy=1.0, exact=True),
+        TeacherText(a, 5, "half", accuracy=0.5),
+        TeacherText(b, 0, "half", accuracy=0.5),
+        TeacherText(b, 1, "none", accuracy=0.0),
+        TeacherText(b, 2, "", unusable="truncated"),
+        TeacherText(b, 3, "long", accuracy=1.0, exact=True, tokens=9),
+        TeacherText(held, 0, "right", accuracy=1.0, exact=True),
     ]
     unfit = {"truncated": 1, "contaminated": 1, "long": 1}
     expected: dict[Any, tuple[list[str], dict[str, int]]] = {

@@ -17,7 +17,7 @@ from artifacts.errors import TransientError
 from stages.processes.process_pool import start_ticks
 from stages.training.job import TrainHardware, TrainJob
 from stages.training.worker_group.group import WorkerGroup
-from stages.training.worker_group.hang_watch import Watch
+from stages.training.worker_group.hang_watch import HangWatch
 from stages.training.worker_group.job_queue import JobQueue
 from tests.support.trainer_processes import command_lines, workers
 from tests.support.trees import save_model, tree_batch
@@ -109,7 +109,7 @@ SILENT = {
 def test_silence_is_no_hang_where_there_is_work(tmp_path: Path) -> None:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     with ExitStack() as stack:
-        watches: dict[str, Watch] = {}
+        watches: dict[str, HangWatch] = {}
         for name, (code, _) in SILENT.items():
             process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
             stack.callback(process.wait)
@@ -117,7 +117,7 @@ def test_silence_is_no_hang_where_there_is_work(tmp_path: Path) -> None:
             folder = tmp_path / name.replace(" ", "-")
             folder.mkdir()
             (folder / "pid-0").write_text(f"{boot} {process.pid} {start_ticks(process.pid)}")
-            watches[name] = Watch(JobQueue(folder), idle_limit_s=2.0)
+            watches[name] = HangWatch(JobQueue(folder), idle_limit_s=2.0)
         faults, began = dict.fromkeys(SILENT, ""), time.monotonic()
         while time.monotonic() - began < 6.0:
             for name, watch in watches.items():
@@ -128,4 +128,4 @@ def test_silence_is_no_hang_where_there_is_work(tmp_path: Path) -> None:
 
 
 def test_silence_at_work_has_its_limit(tmp_path: Path) -> None:
-    assert Watch(JobQueue(tmp_path)).problem(301.0, 300.0) == "no progress for 300 s"
+    assert HangWatch(JobQueue(tmp_path)).problem(301.0, 300.0) == "no progress for 300 s"

@@ -26,7 +26,7 @@ class Unread:
 
 
 @dataclass(frozen=True)
-class Reading:
+class PromptReading:
     """The result of reading a prompt.
 
     Attributes:
@@ -39,7 +39,7 @@ class Reading:
 
 
 @lru_cache(maxsize=1024)
-def read_formal(prompt: str) -> Reading:
+def read_formal(prompt: str) -> PromptReading:
     """Returns the formal puzzle of a prompt, and the sentences that could not be read.
 
     Raises:
@@ -68,4 +68,4 @@ def read_formal(prompt: str) -> Reading:
             )
         questions[0 if position <= len(sections.questions) else 1].append(question)
     formal = FormalPuzzle(sections.scenario, tuple(clues), tuple(questions[0]), tuple(questions[1]))
-    return Reading(formal, tuple(unread))
+    return PromptReading(formal, tuple(unread))

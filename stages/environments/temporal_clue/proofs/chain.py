@@ -29,7 +29,7 @@ from stages.environments.temporal_clue.formal import (
 from stages.environments.temporal_clue.generation.nearby import nearby
 from stages.environments.temporal_clue.language.text import canonical, write_statement
 from stages.environments.temporal_clue.proofs.solver import encode, rules
-from stages.environments.temporal_clue.proofs.steps import Step, answer_statements, facts_of
+from stages.environments.temporal_clue.proofs.steps import ProofStep, answer_statements, facts_of
 from stages.environments.temporal_clue.worlds import Worlds
 
 _SIMPLE = (At, HasMotive, MurderedBy, KilledWith, MurderedIn, MurderedAt)
@@ -42,7 +42,7 @@ _MOST_PROOFS = 600
 """Number of proofs for dropping premises above which the answers are the only steps."""
 
 
-def chained_steps(puzzle: FormalPuzzle) -> list[Step]:
+def chained_steps(puzzle: FormalPuzzle) -> list[ProofStep]:
     """Returns the steps to all answers of a puzzle, which are the same on every machine.
 
     Raises:
@@ -161,7 +161,7 @@ class _Chain:
         missing = next(target for target in self._targets if target in pending)
         raise ValueError(f"the clues leave open whether {write_statement(scenario, missing)}")
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[ProofStep]:
         """Returns the steps that the answers need.
 
         Raises:
@@ -179,7 +179,9 @@ class _Chain:
                 unexplained += premises[i][1]
         number = {i: n for n, i in enumerate(sorted(premises))}
         return [
-            Step(facts[i][0], tuple(sorted(self._order[c] for c in clues)), tuple(sorted(number[j] for j in earlier)))
+            ProofStep(
+                facts[i][0], tuple(sorted(self._order[c] for c in clues)), tuple(sorted(number[j] for j in earlier))
+            )
             for i, (clues, earlier) in sorted(premises.items())
         ]
 

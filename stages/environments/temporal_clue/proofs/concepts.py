@@ -11,7 +11,7 @@ from stages.environments.temporal_clue.proofs.encoding import Encoding
 from stages.environments.temporal_clue.proofs.propagation import Propagation
 from stages.environments.temporal_clue.proofs.rules import Rule
 from stages.environments.temporal_clue.proofs.solver import rules
-from stages.environments.temporal_clue.proofs.steps import Step
+from stages.environments.temporal_clue.proofs.steps import ProofStep
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def rules_of(shape: Shape) -> tuple[Rule, ...]:
     return tuple(rule for rule in get_args(Rule) if rule not in absent)
 
 
-def concepts_of(puzzle: FormalPuzzle, steps: Sequence[Step]) -> Concepts:
+def concepts_of(puzzle: FormalPuzzle, steps: Sequence[ProofStep]) -> Concepts:
     """Returns the concepts of a derivation, and proves that each is used.
 
     A step uses a kind of clue, or a rule, if there is a world in which its other premises and the other rules hold and

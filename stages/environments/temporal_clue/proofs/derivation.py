@@ -10,7 +10,7 @@ from stages.environments.puzzle import Style
 from stages.environments.temporal_clue.formal import FormalPuzzle, Statement
 from stages.environments.temporal_clue.language.text import write_statement
 from stages.environments.temporal_clue.proofs.chain import chained_steps
-from stages.environments.temporal_clue.proofs.steps import Step, answer_statements, facts_of
+from stages.environments.temporal_clue.proofs.steps import ProofStep, answer_statements, facts_of
 from stages.environments.temporal_clue.worlds import enumerable, enumerate_worlds
 
 _ENUMERATION_LIMIT = 20_000
@@ -18,7 +18,7 @@ _MOST_PREMISES = 3
 """Largest number of premises for which steps are searched exhaustively."""
 
 
-def derive(puzzle: FormalPuzzle, *, from_steps: bool = False) -> list[Step]:
+def derive(puzzle: FormalPuzzle, *, from_steps: bool = False) -> list[ProofStep]:
     """Returns the steps to all answers of a puzzle. The rules and the premises of a step entail it.
 
     If the worlds of a puzzle can be listed, each step has the fewest possible premises (if that is at most three). In
@@ -39,7 +39,7 @@ def derive(puzzle: FormalPuzzle, *, from_steps: bool = False) -> list[Step]:
     return chained_steps(puzzle)
 
 
-def _short_steps(puzzle: FormalPuzzle, from_steps: bool) -> list[Step]:
+def _short_steps(puzzle: FormalPuzzle, from_steps: bool) -> list[ProofStep]:
     shape = puzzle.scenario.shape
     worlds = enumerate_worlds(shape)
     premises = [worlds.holds(clue) for clue in puzzle.clues]
@@ -49,7 +49,7 @@ def _short_steps(puzzle: FormalPuzzle, from_steps: bool) -> list[Step]:
     world = worlds.world(int(allowed[0]))
     targets = answer_statements(shape, world, puzzle.questions + puzzle.bonus)
     pending = {fact: worlds.holds(fact) for fact in [*targets, *facts_of(shape, world)]}
-    clue_count, steps = len(puzzle.clues), list[Step]()
+    clue_count, steps = len(puzzle.clues), list[ProofStep]()
     missing = set(targets)
     while missing:
         order = range(len(premises))
@@ -57,7 +57,7 @@ def _short_steps(puzzle: FormalPuzzle, from_steps: bool) -> list[Step]:
         del pending[fact]
         missing.discard(fact)
         earlier = tuple(i - clue_count for i in chosen if i >= clue_count)
-        steps.append(Step(fact, tuple(i for i in chosen if i < clue_count), earlier))
+        steps.append(ProofStep(fact, tuple(i for i in chosen if i < clue_count), earlier))
         premises.append(worlds.holds(fact))
     return _needed(steps, set(targets))
 
@@ -87,17 +87,19 @@ def _easiest(
     return fact, tuple(kept)
 
 
-def _needed(steps: list[Step], targets: set[Statement]) -> list[Step]:
+def _needed(steps: list[ProofStep], targets: set[Statement]) -> list[ProofStep]:
     """Returns the steps without those that no target depends on."""
     keep = {i for i, step in enumerate(steps) if step.statement in targets}
     for i in range(len(steps) - 1, -1, -1):
         if i in keep:
             keep.update(steps[i].steps)
     position = {old: new for new, old in enumerate(sorted(keep))}
-    return [Step(s.statement, s.clues, tuple(position[j] for j in s.steps)) for i, s in enumerate(steps) if i in keep]
+    return [
+        ProofStep(s.statement, s.clues, tuple(position[j] for j in s.steps)) for i, s in enumerate(steps) if i in keep
+    ]
 
 
-def write_derivation(puzzle: FormalPuzzle, steps: list[Step], style: Style = "plain") -> str:
+def write_derivation(puzzle: FormalPuzzle, steps: list[ProofStep], style: Style = "plain") -> str:
     """Returns the steps as lines in the grammar of clues, each with its premises.
 
     Args:
@@ -109,20 +111,20 @@ def write_derivation(puzzle: FormalPuzzle, steps: list[Step], style: Style = "pl
     return "\n".join(write(puzzle, steps, number) for number in range(len(steps)))
 
 
-def _plain_line(puzzle: FormalPuzzle, steps: list[Step], number: int) -> str:
+def _plain_line(puzzle: FormalPuzzle, steps: list[ProofStep], number: int) -> str:
     step = steps[number]
     sources = [f"clue {i + 1}" for i in step.clues] + [f"step {i + 1}" for i in step.steps]
     statement = write_statement(puzzle.scenario, step.statement)
     return f"{number + 1}. {statement} ({', '.join(sources) or 'rules'})."
 
 
-def _terse_line(puzzle: FormalPuzzle, steps: list[Step], number: int) -> str:
+def _terse_line(puzzle: FormalPuzzle, steps: list[ProofStep], number: int) -> str:
     step = steps[number]
     statement = write_statement(puzzle.scenario, step.statement)
     return terse_line(number, [str(i + 1) for i in step.clues] + [f"s{i + 1}" for i in step.steps], statement)
 
 
-def _cited_line(puzzle: FormalPuzzle, steps: list[Step], number: int) -> str:
+def _cited_line(puzzle: FormalPuzzle, steps: list[ProofStep], number: int) -> str:
     step = steps[number]
     premises = [puzzle.clues[i] for i in step.clues] + [steps[i].statement for i in step.steps]
     words = [write_statement(puzzle.scenario, premise) for premise in premises]

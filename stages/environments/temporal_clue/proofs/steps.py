@@ -19,7 +19,7 @@ from stages.environments.temporal_clue.worlds import World, answer
 
 
 @dataclass(frozen=True)
-class Step:
+class ProofStep:
     """A statement and its premises.
 
     Attributes:
