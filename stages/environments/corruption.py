@@ -180,14 +180,14 @@ def corrupted(texts: Sequence[tuple[str, Puzzle]], config: CorruptionConfig, see
                 others = pool.draw(puzzle.digest, _count(own, share), chance)
                 result.append(str(replace(divided[number], steps=tuple(lengthened(own, share, others, chance)))))
             case "wrong_answers":
-                family = environment.get(puzzle.environment)
-                values = needs(family, ListsValues, where, remedy).answer_values(puzzle)
+                task_environment = environment.get(puzzle.environment)
+                values = needs(task_environment, ListsValues, where, remedy).answer_values(puzzle)
                 wrong = replace(puzzle, solution=misanswered(puzzle.solution, values, share, chance))
-                answers = needs(family, WritesAnswers, where, remedy).write_answer(wrong)
+                answers = needs(task_environment, WritesAnswers, where, remedy).write_answer(wrong)
                 result.append(str(replace(divided[number], answers=answers)))
             case "swap_names":
-                family = needs(environment.get(puzzle.environment), ListsValues, where, remedy)
-                kinds = list(dict.fromkeys(family.answer_values(puzzle).values()))
+                task_environment = needs(environment.get(puzzle.environment), ListsValues, where, remedy)
+                kinds = list(dict.fromkeys(task_environment.answer_values(puzzle).values()))
                 result.append(renamed(text, kinds, share, chance))
     return result
 

@@ -56,7 +56,7 @@ _ENVIRONMENTS = {
 }
 """The object of each environment by its name."""
 FUNCTION, PACKAGE = "FILE.py:OBJECT", "package"
-_FAMILIES = {
+_BY_PREFIX = {
     "file": "stages.environments.question_file.environment:question_file",
     FUNCTION: "stages.environments.user_code.environment:user_environment",
     PACKAGE: "stages.environments.user_code.environment:user_environment",
@@ -77,7 +77,7 @@ def names() -> tuple[str, ...]:
 def kind_of(name: str) -> str:
     """Returns the key of a name in the two tables; an unknown name is returned unchanged."""
     word = name.partition(":")[0]
-    if word in _FAMILIES:
+    if word in _BY_PREFIX:
         return word
     if ".py:" in name:
         return FUNCTION
@@ -90,10 +90,10 @@ def get(name: str) -> Environment:
     Raises:
         BadInputError: There is no such environment.
     """
-    if (kind := kind_of(name)) in _FAMILIES:
-        return _loaded(_FAMILIES[kind])(name)
+    if (kind := kind_of(name)) in _BY_PREFIX:
+        return _loaded(_BY_PREFIX[kind])(name)
     if name not in _ENVIRONMENTS:
-        known = (*_ENVIRONMENTS, *_FAMILIES, *installed())
+        known = (*_ENVIRONMENTS, *_BY_PREFIX, *installed())
         raise BadInputError("environment", f"{name[:80]!r}{did_you_mean(name, known)}", f"one of {', '.join(known)}")
     return _loaded(_ENVIRONMENTS[name])
 

@@ -74,12 +74,12 @@ def graded_texts(answered: Iterable[tuple[str, str]], known: Mapping[str, Puzzle
         by_environment.setdefault(_known(puzzle_id, known).environment, []).append(number)
     grades: dict[int, Graded] = {}
     for name, numbers in by_environment.items():
-        family = environment.get(name)
-        of_family = [(pairs[number][0], known[pairs[number][1]]) for number in numbers]
-        if isinstance(family, GradesMany):
-            graded = family.grade_many(of_family)
+        task_environment = environment.get(name)
+        texts_there = [(pairs[number][0], known[pairs[number][1]]) for number in numbers]
+        if isinstance(task_environment, GradesMany):
+            graded = task_environment.grade_many(texts_there)
         else:
-            graded = [family.grade(text, puzzle, grader) for text, puzzle in of_family]
+            graded = [task_environment.grade(text, puzzle, grader) for text, puzzle in texts_there]
         grades |= dict(zip(numbers, graded, strict=True))
     return [grades[number] for number in range(len(pairs))]
 

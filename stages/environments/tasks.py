@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Tag
 
 from stages.environments import environment
-from stages.environments.reasoning_gym.config import FAMILY, ReasoningGymConfig
+from stages.environments.reasoning_gym.config import PREFIX, ReasoningGymConfig
 from stages.environments.temporal_clue.config import PuzzleConfig
 from stages.environments.zebra.config import ZebraConfig
 
@@ -23,7 +23,7 @@ def kind_of(config: Any) -> str:
 AnyTask = (
     Annotated[PuzzleConfig, Tag("temporal_clue")]
     | Annotated[ZebraConfig, Tag("zebra")]
-    | Annotated[ReasoningGymConfig, Tag(FAMILY)]
+    | Annotated[ReasoningGymConfig, Tag(PREFIX)]
 )
 """A union without its discriminator, so that it can be part of a larger one. A new environment is added here."""
 TaskConfig = Annotated[AnyTask, Discriminator(kind_of)]

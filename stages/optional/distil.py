@@ -235,8 +235,8 @@ def _unwanted(candidate: TeacherText, keep: Keep, best: float) -> str | None:
 
 def _well_formed(candidate: TeacherText) -> bool:
     where, remedy = "distil.texts.well_formed", "set it to false"
-    family = needs(environment.get(candidate.puzzle.environment), ChecksFormat, where, remedy)
-    return family.well_formed(candidate.text, candidate.puzzle)
+    checker = needs(environment.get(candidate.puzzle.environment), ChecksFormat, where, remedy)
+    return checker.well_formed(candidate.text, candidate.puzzle)
 
 
 def _candidates(

@@ -93,7 +93,7 @@ def group_cost(bench: "Bench", sizes: Sizes, folder: Path) -> dict[str, Any]:
 
 
 def start(folder: Path, repeats: int) -> dict[str, Any]:
-    """From the start of the gang's processes to the end of the first step of a small model, seconds."""
+    """From the start of the group's processes to the end of the first step of a small model, seconds."""
     from stages.training.worker_group.group import WorkerGroup
     from tests.support.trainer_work import Bench, draw_groups, save_batch, save_random_model
 
@@ -105,12 +105,12 @@ def start(folder: Path, repeats: int) -> dict[str, Any]:
         scratch = folder / f"start-{number}"
         scratch.mkdir()
         began, steps = time.time(), list[float]()
-        with WorkerGroup(bench.hardware, scratch) as gang:
-            gang.start()
-            gang.wait_until_ready()
+        with WorkerGroup(bench.hardware, scratch) as group:
+            group.start()
+            group.wait_until_ready()
             ready.append(time.time() - began)
             job = bench.job(batch, scratch)
-            gang.run(
+            group.run(
                 job, lambda event, steps=steps: steps.append(event["time_s"]) if event["event"] == "step" else None
             )
         stepped.append(steps[0] - began)
@@ -166,7 +166,7 @@ def show(report: dict[str, Any], console: Console) -> None:
         head = ["group", "tokens", "ms / completion", "us / token", "over mean", "FLOP over mean"]
         _print(console, "cost of forward and backward as the group grows", head, rows)
     if part := report.get("start"):
-        words = f"gang ready {part['ready_s']:.1f} s, first step done {part['first_step_s']:.1f} s"
+        words = f"group ready {part['ready_s']:.1f} s, first step done {part['first_step_s']:.1f} s"
         console.print(f"start, small model: {words}\n", highlight=False)
     if part := report.get("naive"):
         rows = [

@@ -75,7 +75,7 @@ def endless_model(folder: Path) -> Path:
 
 
 class Ours:
-    """The pipeline's own stages on a store, with an engine and a gang that stay."""
+    """The pipeline's own stages on a store, with an engine and a group that stay."""
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.options, self.layout = options, RunLayout("versus-trl")
@@ -92,7 +92,7 @@ class Ours:
             shutil.rmtree(model)
             self.model = self.ctx.local_folder(checkpoint)
             started = {"engine": timed(lambda: self.ctx.engine.ensure(self.model, checkpoint.digest))[1]}
-            started["gang"] = timed(self._start_gang)[1]
+            started["group"] = timed(self._start_worker_group)[1]
             weights, cold = self._iteration(Weights(checkpoint), 1)
             _, warm = self._iteration(weights, 2)
         self.report = {"start_s": started, "first": cold, "warm": warm}
@@ -111,7 +111,7 @@ class Ours:
                 return puzzles
         raise AssertionError
 
-    def _start_gang(self) -> None:
+    def _start_worker_group(self) -> None:
         self.ctx.worker_group.start()
         self.ctx.worker_group.wait_until_ready()
 

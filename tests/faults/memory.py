@@ -159,10 +159,10 @@ def trainer_faults(scratch: Path) -> Iterator[dict[str, Any]]:
             )  # fmt: skip
 
         def action() -> None:
-            with WorkerGroup(hardware, out) as gang:
-                gang.run(job())  # without memory for imports a process ends in its loader, without a word
-                disturb(_ranks(gang)[-1])
-                gang.run(job())
+            with WorkerGroup(hardware, out) as group:
+                group.run(job())  # without memory for imports a process ends in its loader, without a word
+                disturb(_ranks(group)[-1])
+                group.run(job())
 
         return action
 
@@ -186,7 +186,7 @@ def trainer_faults(scratch: Path) -> Iterator[dict[str, Any]]:
                 _note(at)
 
             hardware = TRAINER.model_copy(update={"processes": processes})
-            case.expect(words, faulty(hardware, take, f"gang-{number}"), lambda at=at: at[0], transient=transient)
+            case.expect(words, faulty(hardware, take, f"group-{number}"), lambda at=at: at[0], transient=transient)
             yield case.row
     faulty(TRAINER, lambda pid: None, "well")()
 
@@ -273,10 +273,10 @@ def _core(engine: Engine) -> int:
     return next(pid for pid, line in _session(engine.process_id) if "EngineCore" in line)
 
 
-def _ranks(gang: WorkerGroup) -> list[int]:
-    """Ids of a gang's workers by rank."""
-    assert gang.queue_folder is not None
-    files = sorted(gang.queue_folder.glob("pid-*"))
+def _ranks(group: WorkerGroup) -> list[int]:
+    """Ids of a group's workers by rank."""
+    assert group.queue_folder is not None
+    files = sorted(group.queue_folder.glob("pid-*"))
     return [int(path.read_text().split(" ")[1]) for path in files]
 
 

@@ -37,7 +37,7 @@ from tests.support.processes import marked
 from tests.support.servers import moto_server
 from tests.support.sockets import Listener, SocketWatch
 from tests.support.waiting import wait_until
-from tests.support.worker_group_on_hosts import gang_on
+from tests.support.worker_group_on_hosts import worker_group_on
 
 ROOT = Path(__file__).parents[2]
 MARK = "DEERSTALKER_HOSTS"
@@ -202,27 +202,27 @@ def campaign(folder: Path) -> dict[str, Any]:
             with SocketWatch(lambda: [pid for own in folders for pid in marked("PREFECT_HOME", own)]) as watch:
                 report = _story(here, sampler, trainer)
             assert not watch.exposed, f"exposed: {watch.exposed}"
-            return report | {"listening": [*_named("a run", watch.seen), *_gang(sampler, trainer, folder)]}
+            return report | {"listening": [*_named("a run", watch.seen), *_worker_group(sampler, trainer, folder)]}
         except AssertionError as error:
             raise AssertionError(f"{error}\n{here.log()}") from error
 
 
-def _gang(first: Host, second: Host, folder: Path) -> list[dict[str, Any]]:
-    """What a gang listens on that has a process on each host.
+def _worker_group(first: Host, second: Host, folder: Path) -> list[dict[str, Any]]:
+    """What a group listens on that has a process on each host.
 
     Raises:
         AssertionError: On something else than the network between the hosts, or not the processes that are to.
     """
     rows: list[dict[str, Any]] = []
-    own = folder / "gang"
+    own = folder / "group"
     own.mkdir()
-    with gang_on((first, second), own) as listeners_of:
+    with worker_group_on((first, second), own) as listeners_of:
         for host in (first, second):
             for listener in listeners_of[host.name]:
                 assert listener.address == host.address and "stages.training.worker_group.worker" in listener.program, (
                     f"it listens elsewhere: {listener}"
                 )
-            rows += _named(f"a gang, on {host.name}", listeners_of[host.name])
+            rows += _named(f"a group, on {host.name}", listeners_of[host.name])
     return rows
 
 

@@ -69,10 +69,12 @@ class Machine:
         return attempt.publish()
 
     def finetune(self, run: str, weights: Weights, batch: Ref[Batch]) -> Weights:
-        slots = {part: ArtifactAddress(self.store, f"{run}/{part}", Checkpoint) for part in ("checkpoint", "reference")}
+        addresses = {
+            part: ArtifactAddress(self.store, f"{run}/{part}", Checkpoint) for part in ("checkpoint", "reference")
+        }
         return finetune(
-            self.ctx, self.config, weights, batch, iteration=1, out=slots["checkpoint"],
-            state_out=ArtifactAddress(self.store, f"{run}/state", TrainingState), reference_out=slots["reference"],
+            self.ctx, self.config, weights, batch, iteration=1, out=addresses["checkpoint"],
+            state_out=ArtifactAddress(self.store, f"{run}/state", TrainingState), reference_out=addresses["reference"],
         )  # fmt: skip
 
     def kept(self, run: str) -> list[str]:

@@ -56,7 +56,7 @@ def make_context(store: Store, scratch: Path) -> StageContext:
     return StageContext(store, scratch, Profile(workers=1), lambda *_: None, logging.getLogger("made"))
 
 
-def _set_slot(store: Store, config: PrepareConfig) -> ArtifactAddress[Puzzles]:
+def _set_address(store: Store, config: PrepareConfig) -> ArtifactAddress[Puzzles]:
     return ArtifactAddress(store, shared_key("puzzles", "set", identity_of(config)), Puzzles)
 
 
@@ -74,7 +74,7 @@ def _drawn(config: PrepareConfig) -> dict[str, bytes]:
     """The objects of the puzzle set, which is the same in every run: it is drawn once a process."""
     store = Store.open("memory://drawn-for-made-runs")
     with tempfile.TemporaryDirectory() as scratch, make_context(store, Path(scratch)) as ctx:
-        prepare(ctx, config, out=_set_slot(store, config))
+        prepare(ctx, config, out=_set_address(store, config))
     return {key: store.read_bytes(key) for key in store.list("")}
 
 
@@ -104,7 +104,7 @@ class _Maker:
         freeze_recipe(self.store, self.layout, recipe)
         for key, data in _drawn(recipe.puzzles).items():
             self.store.write_bytes(key, data)
-        puzzles = prepare(self.ctx, recipe.puzzles, out=_set_slot(self.store, recipe.puzzles))
+        puzzles = prepare(self.ctx, recipe.puzzles, out=_set_address(self.store, recipe.puzzles))
         weights = self._checkpoint(self.layout.warm_start("checkpoint"), 0, 0.4)
         report = self._report(self.layout.iteration(0, "report"), puzzles, weights, "val", 0.4)
         decision = self._promote(recipe, weights, report, None, 0)
@@ -119,11 +119,11 @@ class _Maker:
             decision = self._promote(recipe, weights, report, decision, n)
         self._report(self.layout.evaluation("after"), puzzles, weights, "test", 0.4 + 0.08 * iterations)
 
-    def _slot(self, key: str, kind: type[Any]) -> ArtifactAddress[Any]:
+    def _address(self, key: str, kind: type[Any]) -> ArtifactAddress[Any]:
         return ArtifactAddress(self.store, key, kind)
 
     def _at(self, n: int, part: str, kind: type[Any]) -> ArtifactAddress[Any]:
-        return self._slot(self.layout.iteration(n, part), kind)
+        return self._address(self.layout.iteration(n, part), kind)
 
     def _promote(
         self, recipe: Recipe, weights: Ref[Checkpoint], report: Ref[Report], before: Ref[Decision] | None, n: int
@@ -181,7 +181,7 @@ class _Maker:
         return attempt.publish({"tokens_per_s": 300.0 + n}, weights=weights, puzzles=puzzles)
 
     def _checkpoint(self, key: str, n: int, skill: float) -> Ref[Checkpoint]:
-        attempt = self._slot(key, Checkpoint).attempt(Identity.of("finetune", 1, {"n": n}))
+        attempt = self._address(key, Checkpoint).attempt(Identity.of("finetune", 1, {"n": n}))
         attempt.write_bytes("config.json", json.dumps({"n": n}).encode())
         step = {
             "step": 1,
@@ -231,7 +231,7 @@ class _Maker:
                         }
                     )
         results = as_table(rows, RESULTS)
-        attempt = self._slot(key, Report).attempt(Identity.of("evaluate", 1, {"key": key}, weights=weights))
+        attempt = self._address(key, Report).attempt(Identity.of("evaluate", 1, {"key": key}, weights=weights))
         attempt.write_table("results.parquet", results, RESULTS)
         facts = {"puzzles": len(table), "split": split, "grader": "strict", **totals(results).as_json()}
         return attempt.publish(facts, weights=weights, puzzles=puzzles)

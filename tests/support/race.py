@@ -94,7 +94,7 @@ def race(where: Place, count: int, seed: int = 1) -> dict[str, Any]:
             assert outcomes[0].ref == outcomes[1].ref, f"round {number}: they hold different refs"
             expected = _content(winners[0], number)
             assert [outcome.content for outcome in outcomes] == [expected] * 2, f"round {number}: not the winner's"
-            found = _slot(store, number).find(_identity(number))
+            found = _address(store, number).find(_identity(number))
             assert found == outcomes[0].ref, f"round {number}: the store holds {found}"
             assert Artifact.open(store, found).read_bytes("batch.bin") == expected
             wins[winners[0]] += 1
@@ -110,9 +110,9 @@ def _write(where: Place, who: int, count: int, seed: int, barrier: Barrier, pipe
     store.create_bytes(f"warm-{who}", b"%d" % who)  # the store probes an endpoint once; this is not part of the race
     generator = random.Random(10 * seed + who)
     for number in range(count):
-        slot = _slot(store, number)
-        assert slot.find(_identity(number)) is None
-        attempt = slot.attempt(_identity(number))
+        address = _address(store, number)
+        assert address.find(_identity(number)) is None
+        attempt = address.attempt(_identity(number))
         attempt.write_bytes("batch.bin", _content(who, number))
         barrier.wait(_LIMIT_S)
         time.sleep(generator.choice((0.0, generator.uniform(0, _LARGEST_SKEW_S), generator.uniform(0, 0.2))))
@@ -132,7 +132,7 @@ def _content(who: int, number: int) -> bytes:
     return b"writer %d in round %d" % (who, number)
 
 
-def _slot(store: Store, number: int) -> ArtifactAddress[Batch]:
+def _address(store: Store, number: int) -> ArtifactAddress[Batch]:
     return ArtifactAddress(store, f"runs/race/iterations/{number:04d}/batch", Batch)
 
 

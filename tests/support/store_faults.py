@@ -102,21 +102,21 @@ class Campaign:
     def _clean(self) -> Store:
         return Store.open(self.url, options=self.server.options())
 
-    def _slot(self, store: Store, number: int) -> ArtifactAddress[Checkpoint]:
+    def _address(self, store: Store, number: int) -> ArtifactAddress[Checkpoint]:
         return ArtifactAddress(store, f"runs/r/iterations/{number:04d}/checkpoint", Checkpoint)
 
     def _cycle(self, store: Store, number: int) -> None:
         files = self.content(number)
-        ref = self._until_done(lambda: self._publish(self._slot(store, number), number, files))
+        ref = self._until_done(lambda: self._publish(self._address(store, number), number, files))
         assert self._until_done(lambda: _read(store, ref, self.scratch)) == files, f"artifact {number} reads otherwise"
         with self._lock:
             self.published[number] = ref
 
-    def _publish(self, slot: ArtifactAddress[Checkpoint], number: int, files: dict[str, bytes]) -> Ref[Checkpoint]:
+    def _publish(self, address: ArtifactAddress[Checkpoint], number: int, files: dict[str, bytes]) -> Ref[Checkpoint]:
         identity = _identity(number)
-        if found := slot.find(identity):
+        if found := address.find(identity):
             return found
-        attempt = slot.attempt(identity)
+        attempt = address.attempt(identity)
         with attempt.folder(self.scratch) as folder:
             for name, data in files.items():
                 if len(data) > PART_BYTES:
@@ -154,7 +154,7 @@ class Campaign:
         store = self._clean()
         keys = set(store.list("runs"))
         for number, ref in self.published.items():
-            found = self._slot(store, number).find(_identity(number))
+            found = self._address(store, number).find(_identity(number))
             assert found == ref, f"artifact {number} is lost or another: {found}"
             assert _read(store, ref, self.scratch) == self.content(number), f"artifact {number} was damaged"
             manifest = Artifact.open(store, ref).manifest

@@ -5,13 +5,13 @@ from pathlib import Path
 from stages.training.worker_group.group import WorkerGroup
 
 
-def workers(gang: WorkerGroup, node: int = 0) -> list[int]:
+def workers(group: WorkerGroup, node: int = 0) -> list[int]:
     """Returns the pids of a worker group's workers on one of its nodes; all nodes may be on this machine."""
-    assert gang.queue_folder is not None
+    assert group.queue_folder is not None
     return [
         pid
         for pid, line in command_lines()
-        if f"--queue={gang.queue_folder} --node-rank={node} " in f"{line} " and "torch.distributed" not in line
+        if f"--queue={group.queue_folder} --node-rank={node} " in f"{line} " and "torch.distributed" not in line
     ]
 
 

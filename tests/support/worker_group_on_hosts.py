@@ -11,23 +11,23 @@ from tests.support.processes import marked
 from tests.support.sockets import Listener, listeners
 
 ROOT = Path(__file__).parents[2]
-MARK = "DEERSTALKER_TEST_GANG"
+MARK = "DEERSTALKER_TEST_WORKER_GROUP"
 OWNER = """
 import sys
 from pathlib import Path
 from stages.training.worker_group.group import WorkerGroup
 from stages.training.job import TrainHardware
 hardware = TrainHardware.model_validate_json(sys.argv[1])
-with WorkerGroup(hardware, hardware.shared_dir) as gang:
-    gang.start()
-    gang.wait_until_ready()
+with WorkerGroup(hardware, hardware.shared_dir) as group:
+    group.start()
+    group.wait_until_ready()
     print("ready", flush=True)
     sys.stdin.read()
 """
 
 
 @contextmanager
-def gang_on(hosts: Sequence[Host], folder: Path) -> Generator[dict[str, set[Listener]]]:
+def worker_group_on(hosts: Sequence[Host], folder: Path) -> Generator[dict[str, set[Listener]]]:
     """Starts the worker group, and yields the ports on which it listens, by host name.
 
     Args:
@@ -45,7 +45,7 @@ def gang_on(hosts: Sequence[Host], folder: Path) -> Generator[dict[str, set[List
     words = [[sys.executable, "-c", OWNER, hardware.model_dump_json()]]
     node = [sys.executable, "-m", "stages.training.worker_group.node", str(shared), "--node-rank"]
     words += [[*node, str(rank)] for rank in range(1, len(hosts))]
-    log = folder / "gang.log"
+    log = folder / "group.log"
     with ExitStack() as stack:
         output = stack.enter_context(log.open("wb"))
         processes: list[subprocess.Popen[bytes]] = []

@@ -7,7 +7,7 @@ from pydantic import Field, JsonValue, ModelWrapValidatorHandler, model_validato
 from stages.environments.config import GeneratorConfig
 from stages.environments.reasoning_gym.release import installed_release
 
-FAMILY = "reasoning_gym"
+PREFIX = "reasoning_gym"
 INSTRUCTION = "Write your final answer between <answer> and </answer>."
 
 
@@ -15,9 +15,9 @@ class ReasoningGymConfig(GeneratorConfig):
     """Items of one generator of the package reasoning-gym, which the extra `reasoning-gym` installs."""
 
     environment: str = Field(
-        pattern=rf"^{FAMILY}:[a-z][a-z0-9_]*$",
+        pattern=rf"^{PREFIX}:[a-z][a-z0-9_]*$",
         max_length=100,
-        examples=[f"{FAMILY}:TASK"],
+        examples=[f"{PREFIX}:TASK"],
         description="`reasoning_gym:` and the name of the generator, such as `reasoning_gym:knights_knaves`.",
     )
     level: int | None = Field(

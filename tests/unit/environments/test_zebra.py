@@ -25,7 +25,7 @@ from stages.environments.zebra.formal import Clue, Grid, Houses, InHouse, Relate
 from stages.environments.zebra.solver import GridModel
 from stages.environments.zebra.text import people_of, read_clue, read_prompt, write_clue, write_prompt
 
-FAMILY = environment.get("zebra")
+ZEBRA = environment.get("zebra")
 DIGESTS = ["b11cf7f50fbedc49", "a6b394f2613298e7", "f9ffc0864289ecec"]
 
 
@@ -43,7 +43,7 @@ def test_by_hand() -> None:
     assert solution.tolist() == [[[0, 1], [1, 0]]]
     prompt = write_prompt(ZebraPuzzle(grid, (clue,), (ZebraQuestion((0, 0), None), ZebraQuestion((0, 1), 1))))
     assert "- Ada lives directly to the left of the keeper of the cat\n" in prompt
-    puzzle = FAMILY.read("x", 1, prompt, {"A": "first", "B": "cat"})
+    puzzle = ZEBRA.read("x", 1, prompt, {"A": "first", "B": "cat"})
     assert grade("A. the first house\nB. **Cat**.", puzzle).exact
     assert grade("A. second\nB. ferret", puzzle).accuracy == 0.0
 
@@ -63,7 +63,7 @@ def test_unique_minimal_and_readable(seed: int) -> None:
     assert read_prompt(puzzle.prompt) == formal
     assert grade(write_answer(puzzle), puzzle, "strict").exact
     assert grade(write_answer(puzzle), puzzle, "published").exact
-    again = FAMILY.read("x", puzzle.num_clues, puzzle.prompt, puzzle.solution)
+    again = ZEBRA.read("x", puzzle.num_clues, puzzle.prompt, puzzle.solution)
     assert (again.digest, again.prompt, again.solution) == (puzzle.digest, puzzle.prompt, puzzle.solution)
 
 
@@ -83,7 +83,7 @@ def test_premises_decide_a_statement_and_none_can_be_left_out(seed: int, whole: 
     things = [(a, v) for a in range(len(formal.grid.values)) for v in range(formal.grid.houses)]
     statements: list[InHouse | Related] = [InHouse(thing, 0, no) for thing in things for no in (False, True)]
     for statement in [*statements, Related((0, 0), "next", (1, 1)), *formal.clues]:
-        premises = FAMILY.premises(write_clue(formal.grid, statement), puzzle)
+        premises = ZEBRA.premises(write_clue(formal.grid, statement), puzzle)
         every = truths(statement, list(range(1, len(formal.clues) + 1)))
         if premises is None:
             assert any(every) and not all(every)
@@ -92,7 +92,7 @@ def test_premises_decide_a_statement_and_none_can_be_left_out(seed: int, whole: 
         for dropped in premises:
             fewer = truths(statement, [i for i in premises if i != dropped])
             assert any(fewer) and not all(fewer)
-    assert FAMILY.premises("Nobody lives next to nobody", puzzle) is None
+    assert ZEBRA.premises("Nobody lives next to nobody", puzzle) is None
 
 
 @settings(max_examples=20)
@@ -121,17 +121,17 @@ def test_statements_of_a_text_are_counted() -> None:
     formal = ZebraPuzzle(
         grid, (Related((0, 0), "left", (1, 0)),), (ZebraQuestion((0, 0), None), ZebraQuestion((0, 1), 1))
     )
-    puzzle = FAMILY.read("x", 1, write_prompt(formal), {"A": "first", "B": "cat"})
+    puzzle = ZEBRA.read("x", 1, write_prompt(formal), {"A": "first", "B": "cat"})
     text = (
         "Ada lives directly to the left of the keeper of the cat. So Ada lives in the first house; therefore, Bruno is "
         "the keeper of the cat! Bruno lives in the first house. If Ada lives in the second house, nothing fits. "
         "Ada lives in the sixth house. Bruno is the keeper of the cat."
     )
     assert count_deductions(text, puzzle) == DeductionCounts(4, proved=2, restated=1, open=0, contradicted=1)
-    checked = FAMILY.check(puzzle, minimal=True)
+    checked = ZEBRA.check(puzzle, minimal=True)
     assert (checked.answers, checked.all_unique, checked.equal) == (puzzle.solution, True, True)
     assert (checked.same_text, checked.needless) == (True, ())
-    assert FAMILY.write_derivation(puzzle) == (
+    assert ZEBRA.write_derivation(puzzle) == (
         "1. Ada lives in the first house (clue 1).\n2. Bruno lives in the second house (clue 1).\n"
         "3. The keeper of the cat lives in the second house (clue 1).\n\nA. first\nB. cat"
     )
@@ -144,7 +144,7 @@ def test_each_step_of_a_terse_derivation_follows_from_the_premises_that_it_names
     formal = read_prompt(puzzle.prompt)
     worlds, people = every_world(formal.grid), people_of(formal.grid)
     facts: list[Clue] = []
-    for line in FAMILY.write_derivation(puzzle, "terse").partition("\n\n")[0].splitlines():
+    for line in ZEBRA.write_derivation(puzzle, "terse").partition("\n\n")[0].splitlines():
         names, _, words = line.partition(": ")
         own, *premises = names.split()
         assert own == f"s{len(facts) + 1}"
@@ -168,9 +168,9 @@ def test_golden_digests() -> None:
 def test_names_what_it_cannot_read() -> None:
     puzzle = generate(TIERS["easy"], 1)
     with pytest.raises(BadInputError, match="clue 1"):
-        FAMILY.read("x", 1, puzzle.prompt.replace("Clues:\n\n- ", "Clues:\n\n- Perhaps "), puzzle.solution)
+        ZEBRA.read("x", 1, puzzle.prompt.replace("Clues:\n\n- ", "Clues:\n\n- Perhaps "), puzzle.solution)
     with pytest.raises(BadInputError, match="Clues:"):
-        FAMILY.read("x", 1, "Hello", puzzle.solution)
+        ZEBRA.read("x", 1, "Hello", puzzle.solution)
     with pytest.raises(BadInputError, match="environment"):
         environment.get("chess")
     assert holds(InHouse((0, 0), 0, no=True), np.zeros((1, 1, 1), dtype=np.int8)).tolist() == [False]
@@ -179,17 +179,17 @@ def test_names_what_it_cannot_read() -> None:
 def test_a_file_keeps_its_prompt_and_must_have_answers_of_the_puzzle() -> None:
     puzzle = generate(TIERS["easy"], 1)
     prompt = f"Think aloud.\n\n{puzzle.prompt}"
-    read = FAMILY.read("x", puzzle.num_clues, prompt, puzzle.solution)
+    read = ZEBRA.read("x", puzzle.num_clues, prompt, puzzle.solution)
     assert (read.prompt, read.digest) == (prompt, puzzle.digest)
     with pytest.raises(BadInputError, match=r"solution\.A: 'seventh'; expected a [A-Z]+ of the puzzle"):
-        FAMILY.read("x", puzzle.num_clues, prompt, {**puzzle.solution, "A": "seventh"})
+        ZEBRA.read("x", puzzle.num_clues, prompt, {**puzzle.solution, "A": "seventh"})
     names, pets = (tuple(f"{word}{i}" for i in range(7)) for word in ("person", "animal"))
     large = ZebraPuzzle(Grid(("name", "pet"), (names, pets)), (), (ZebraQuestion((0, 0), 1),))
     heading = "There are 7 houses in a row, the first on the left:"
     rows = f"- name: {', '.join(names)}\n- pet: {', '.join(pets)}"
     rest = write_prompt(replace(large, grid=Grid(("name", "pet"), (names[:6], pets[:6])))).partition("Clues:")[2]
     with pytest.raises(BadInputError, match="7 houses; expected at most 6 houses"):
-        FAMILY.read("x", 0, f"{heading}\n\n{rows}\n\nClues:{rest}", {"A": "animal0"})
+        ZEBRA.read("x", 0, f"{heading}\n\n{rows}\n\nClues:{rest}", {"A": "animal0"})
 
 
 def test_a_statement_enters_the_model_once() -> None:

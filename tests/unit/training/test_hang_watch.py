@@ -37,9 +37,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def gang(folder: Path) -> Iterator[WorkerGroup]:
-    with WorkerGroup(TWO, folder / "gang") as gang:
-        yield gang
+def group(folder: Path) -> Iterator[WorkerGroup]:
+    with WorkerGroup(TWO, folder / "group") as group:
+        yield group
 
 
 def endless(folder: Path, hardware: TrainHardware = TWO, **changes: Any) -> TrainJob:
@@ -51,7 +51,7 @@ def endless(folder: Path, hardware: TrainHardware = TWO, **changes: Any) -> Trai
     return TrainJob(**values)
 
 
-def noticed(gang: WorkerGroup, job: TrainJob, match: str, fault: Callable[[dict[str, Any]], None]) -> float:
+def noticed(group: WorkerGroup, job: TrainJob, match: str, fault: Callable[[dict[str, Any]], None]) -> float:
     """Runs a job that must fail; the seconds from its fault (or its start) until every process is gone."""
     began: list[float] = []
 
@@ -61,11 +61,11 @@ def noticed(gang: WorkerGroup, job: TrainJob, match: str, fault: Callable[[dict[
             if event["event"] == "step":
                 began.append(time.monotonic())
 
-    gang.start()
-    gang.wait_until_ready()
-    queue, submitted = str(gang.queue_folder), time.monotonic()
+    group.start()
+    group.wait_until_ready()
+    queue, submitted = str(group.queue_folder), time.monotonic()
     with pytest.raises(TransientError, match=match):
-        gang.run(job, on_event)
+        group.run(job, on_event)
     assert not [line for _, line in command_lines() if queue in line]
     return time.monotonic() - (began or [submitted])[0]
 
@@ -78,21 +78,21 @@ def noticed(gang: WorkerGroup, job: TrainJob, match: str, fault: Callable[[dict[
     ],
 )
 def test_a_stopped_and_a_dead_rank_are_noticed(
-    folder: Path, gang: WorkerGroup, number: signal.Signals, match: str, within_s: float
+    folder: Path, group: WorkerGroup, number: signal.Signals, match: str, within_s: float
 ) -> None:
     def fault(event: dict[str, Any]) -> None:
         if event["event"] == "step":
-            os.kill(workers(gang)[1], number)
+            os.kill(workers(group)[1], number)
 
-    assert noticed(gang, endless(folder), match, fault) < within_s
+    assert noticed(group, endless(folder), match, fault) < within_s
 
 
 @pytest.mark.long
 def test_a_rank_that_waits_for_ever_is_noticed(folder: Path) -> None:
     """Its batch is a pipe that nobody writes to, so it neither works nor is it marked as stopped."""
     job = endless(folder, ONE, batch_file=folder / "pipe")
-    with WorkerGroup(ONE, folder / "one") as gang:
-        assert noticed(gang, job, "neither progress nor work for 10 s", lambda event: None) < NOTICED_WITHIN_S
+    with WorkerGroup(ONE, folder / "one") as group:
+        assert noticed(group, job, "neither progress nor work for 10 s", lambda event: None) < NOTICED_WITHIN_S
 
 
 SILENT = {

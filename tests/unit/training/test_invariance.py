@@ -44,16 +44,16 @@ LOSS = LossConfig(
 Trained = tuple[list[StepMetrics], dict[str, torch.Tensor]]
 
 
-def train(folder: Path, gang: WorkerGroup, batch: str, order: EpochOrder = "same") -> Trained:
+def train(folder: Path, group: WorkerGroup, batch: str, order: EpochOrder = "same") -> Trained:
     """Metrics of two epochs, and the weights after them in float32: an average that gives the old ones no weight."""
-    out = folder / f"{batch}-{gang.hardware.model_dump_json()[:80]}-{id(gang)}"
+    out = folder / f"{batch}-{group.hardware.model_dump_json()[:80]}-{id(group)}"
     job = TrainJob(
         checkpoint_dir=folder / "model", batch_file=folder / f"{batch}.safetensors", learning_rates=[0.01] * 4,
-        epochs=2, loss=LOSS, optimizer=OptimizerConfig(eps=1e-3), hardware=gang.hardware,
+        epochs=2, loss=LOSS, optimizer=OptimizerConfig(eps=1e-3), hardware=group.hardware,
         out_checkpoint_dir=out / "new", reference_dir=folder / "model", out_reference_dir=out / "exact",
         reference_decay=0.0, epoch_order=order, epoch_seed=1, events_file=out / "events.jsonl",
     )  # fmt: skip
-    result = gang.run(job)
+    result = group.run(job)
     return result.steps, load_file(out / "exact" / "model.safetensors")
 
 
@@ -75,9 +75,9 @@ def trained_by(folder: Path) -> Callable[[int], dict[str, Trained]]:
 
     @cache
     def train_all(layout: int) -> dict[str, Trained]:
-        with WorkerGroup(hardware_of(layout), folder / f"gang-{layout}") as gang:
-            trained = {name: train(folder, gang, name) for name in ("packed", "repacked")}
-            return trained | {"even": train(folder, gang, "even", "shuffled")}
+        with WorkerGroup(hardware_of(layout), folder / f"group-{layout}") as group:
+            trained = {name: train(folder, group, name) for name in ("packed", "repacked")}
+            return trained | {"even": train(folder, group, "even", "shuffled")}
 
     return train_all
 
@@ -110,8 +110,8 @@ def test_two_machines_equal_one_with_two_processes(
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as node:
         try:
             assert node.stdout is not None
-            with WorkerGroup(two, shared) as gang:
-                trained = train(folder, gang, "packed")
+            with WorkerGroup(two, shared) as group:
+                trained = train(folder, group, "packed")
             assert "joining" in node.stdout.readline()
             assert "left it" in node.stdout.readline()
             assert not [line for _, line in command_lines() if f"--queue={shared}" in line]

@@ -21,7 +21,7 @@ from stages.training.worker_group.node import open_groups
 from tests.support.hosts import Host, hosts
 from tests.support.sockets import break_in, cluster_environment, listeners, outside
 from tests.support.trainer_processes import command_lines
-from tests.support.worker_group_on_hosts import gang_on
+from tests.support.worker_group_on_hosts import worker_group_on
 
 
 @pytest.fixture
@@ -33,20 +33,20 @@ def reachable() -> tuple[str, str]:
 
 
 @pytest.mark.long
-def test_nobody_else_reaches_a_gang_on_one_machine(
+def test_nobody_else_reaches_a_worker_group_on_one_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reachable: tuple[str, str]
 ) -> None:
-    """The default tier looks at the ports of a whole run, whose gang has one process (tests/flow/test_run.py)."""
+    """The default tier looks at the ports of a whole run, whose group has one process (tests/flow/test_run.py)."""
     for name, value in cluster_environment().items():
         monkeypatch.setenv(name, value)
     (tmp_path / "torch.py").write_text("raise SystemExit('the code of somebody else')")
     monkeypatch.chdir(tmp_path)
-    with WorkerGroup(TrainHardware(compute_dtype="fp32", threads=1, processes=2), tmp_path) as gang:
-        gang.start()
-        gang.wait_until_ready()
-        assert gang.queue_folder is not None
-        assert gang.queue_folder.stat().st_mode & 0o777 == 0o700, "what the processes meet by is theirs alone"
-        pids = [pid for pid, line in command_lines() if str(gang.queue_folder) in line]
+    with WorkerGroup(TrainHardware(compute_dtype="fp32", threads=1, processes=2), tmp_path) as group:
+        group.start()
+        group.wait_until_ready()
+        assert group.queue_folder is not None
+        assert group.queue_folder.stat().st_mode & 0o777 == 0o700, "what the processes meet by is theirs alone"
+        pids = [pid for pid, line in command_lines() if str(group.queue_folder) in line]
         assert len(pids) == 2 + 2, "guard, agent and workers"
         listening = listeners(pids)
         tried = {str(listener): break_in(reachable[0], listener.port, tmp_path / "proof") for listener in listening}
@@ -64,8 +64,8 @@ def pair() -> Iterator[list[Host]]:
 
 
 @pytest.mark.long
-def test_a_gang_on_two_hosts_listens_on_the_network_between_them(tmp_path: Path, pair: list[Host]) -> None:
-    with gang_on(pair, tmp_path) as listeners_of:
+def test_a_worker_group_on_two_hosts_listens_on_the_network_between_them(tmp_path: Path, pair: list[Host]) -> None:
+    with worker_group_on(pair, tmp_path) as listeners_of:
         for host in pair:
             assert listeners_of[host.name], "gloo has a port on each"
             for listener in listeners_of[host.name]:
@@ -164,7 +164,7 @@ def test_a_port_on_every_interface_is_seen_and_answers(tmp_path: Path, reachable
 
 
 def test_a_further_machine_says_why_it_does_not_join(tmp_path: Path) -> None:
-    """The gang's owner may have a way there."""
+    """The group's owner may have a way there."""
     queue = JobQueue(tmp_path / "group-1")
     queue.folder.mkdir(mode=0o700)
     queue.write_hardware(TrainHardware(nodes=2, rendezvous="255.255.255.255", shared_dir=tmp_path))
@@ -174,12 +174,12 @@ def test_a_further_machine_says_why_it_does_not_join(tmp_path: Path) -> None:
             assert node.stdout is not None
             assert "joining" in node.stdout.readline()
             assert "did not join: trainer.rendezvous '255.255.255.255': not reachable" in node.stdout.readline()
-            assert node.poll() is None, "it waits for the next gang"
+            assert node.poll() is None, "it waits for the next group"
         finally:
             node.kill()
 
 
-def test_a_further_machine_passes_over_gangs_that_others_can_write_to(tmp_path: Path) -> None:
+def test_a_further_machine_passes_over_groups_that_others_can_write_to(tmp_path: Path) -> None:
     """They would have it run what they like."""
     for name in ("group-own", "group-open", "group-elsewhere"):
         folder = tmp_path / name if name != "group-elsewhere" else tmp_path / "elsewhere"

@@ -135,8 +135,8 @@ def test_two_processes_agree(checkpoint: Path, tmp_path: Path) -> None:
     row = int(np.flatnonzero(batch["minibatch"] == 1)[0])
     batch["advantages"][row][batch["completion_mask"][row] > 0] = np.finfo(np.float32).max
     events: list[dict[str, Any]] = []
-    with WorkerGroup(TWO, tmp_path / "gang") as gang:
-        result = gang.run(job(tmp_path / "job", checkpoint, batch, hardware=TWO), events.append)
+    with WorkerGroup(TWO, tmp_path / "group") as group:
+        result = group.run(job(tmp_path / "job", checkpoint, batch, hardware=TWO), events.append)
     assert [step.skipped for step in result.steps] == [False, True, False, False]
     assert result.steps[1].grad_norm is None
     assert all(step.grad_norm and step.loss is not None for step in result.steps if not step.skipped)

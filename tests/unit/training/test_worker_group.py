@@ -30,7 +30,7 @@ TWO = TrainHardware(compute_dtype="fp32", threads=1, processes=2, micro_batch_to
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("gang")
+    folder = tmp_path_factory.mktemp("group")
     save_model(folder / "model", "Qwen2", tie_word_embeddings=True)
     save_model(folder / "other", "Llama", tie_word_embeddings=True)
     (folder / "model" / "tokenizer.json").write_text("{}")
@@ -39,9 +39,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def gang(folder: Path) -> Iterator[WorkerGroup]:
-    with WorkerGroup(ONE, folder / "one") as gang:
-        yield gang
+def group(folder: Path) -> Iterator[WorkerGroup]:
+    with WorkerGroup(ONE, folder / "one") as group:
+        yield group
 
 
 def job(folder: Path, out: str, hardware: TrainHardware = ONE, **changes: Any) -> TrainJob:
@@ -54,17 +54,17 @@ def job(folder: Path, out: str, hardware: TrainHardware = ONE, **changes: Any) -
     return TrainJob(**values)
 
 
-def test_warm_equals_cold(folder: Path, gang: WorkerGroup) -> None:
+def test_warm_equals_cold(folder: Path, group: WorkerGroup) -> None:
     events: list[dict[str, Any]] = []
-    first = gang.run(job(folder, "first"), events.append)
+    first = group.run(job(folder, "first"), events.append)
     assert [event["event"] for event in events] == ["started", "step", "step", "step", "step", "done"]
     assert [step.step for step in first.steps] == [1, 2, 3, 4]
     assert first.totals.loss_tokens == sum(step.loss_tokens for step in first.steps) > 0
-    assert gang.holding is None
-    gang.remember("digest")
-    assert gang.holding == "digest"
-    warm = gang.run(job(folder, "warm", warm=True))
-    cold = gang.run(job(folder, "cold", state_dir=folder / "first" / "state"))
+    assert group.holding is None
+    group.remember("digest")
+    assert group.holding == "digest"
+    warm = group.run(job(folder, "warm", warm=True))
+    cold = group.run(job(folder, "cold", state_dir=folder / "first" / "state"))
     assert [step.loss for step in warm.steps] == [step.loss for step in cold.steps]
     weights = "checkpoint/model.safetensors"
     assert filecmp.cmp(folder / "warm" / weights, folder / "cold" / weights, shallow=False)
@@ -72,37 +72,37 @@ def test_warm_equals_cold(folder: Path, gang: WorkerGroup) -> None:
     assert (folder / "first" / "checkpoint" / "tokenizer.json").read_text() == "{}"
 
 
-def test_a_model_is_scored_beside_the_state_in_memory(folder: Path, gang: WorkerGroup) -> None:
+def test_a_model_is_scored_beside_the_state_in_memory(folder: Path, group: WorkerGroup) -> None:
     """As a teacher is in each iteration: the next job still starts warm, and equal to a cold one."""
-    gang.run(job(folder, "before"))
-    gang.remember("state")
+    group.run(job(folder, "before"))
+    group.remember("state")
     out = folder / "scored.safetensors"
     scoring = ScoreJob(
         checkpoint_dir=folder / "other", batch_file=folder / "batch.safetensors", temperature=1.0, hardware=ONE,
         out_file=out, events_file=folder / "scored" / "events.jsonl",
     )  # fmt: skip
-    totals = gang.score(scoring)
-    assert gang.holding == "state"
+    totals = group.score(scoring)
+    assert group.holding == "state"
     logprobs = load_file(out)["logprobs"]
     assert int(logprobs.isfinite().sum()) == totals.loss_tokens > 0
-    warm = gang.run(job(folder, "warm-after", warm=True))
-    cold = gang.run(job(folder, "cold-after", state_dir=folder / "before" / "state"))
+    warm = group.run(job(folder, "warm-after", warm=True))
+    cold = group.run(job(folder, "cold-after", state_dir=folder / "before" / "state"))
     assert [step.loss for step in warm.steps] == [step.loss for step in cold.steps]
 
 
 @pytest.mark.long
-def test_two_processes_equal_one(folder: Path, gang: WorkerGroup) -> None:
+def test_two_processes_equal_one(folder: Path, group: WorkerGroup) -> None:
     """With a reference, from a state and with the penalty in the reward; `test_invariance.py` has the rest."""
     weights, state = "checkpoint/model.safetensors", folder / "plain" / "state"
-    first = gang.run(job(folder, "plain"))
-    cold = gang.run(job(folder, "from-state", state_dir=state))
+    first = group.run(job(folder, "plain"))
+    cold = group.run(job(folder, "from-state", state_dir=state))
     loss = LossConfig(kl_coef=0.1, kl_place="sequence_reward", old_logprobs="trainer")
     in_reward = {"loss": loss, "reference_dir": folder / "other", "out_reference_dir": None}
     with WorkerGroup(TWO, folder / "two") as pair:
         double = pair.run(job(folder, "double", TWO))
         again = pair.run(job(folder, "again", TWO, state_dir=state))
         shared = pair.run(job(folder, "shared", TWO, **in_reward))
-    alone = gang.run(job(folder, "alone", **in_reward))
+    alone = group.run(job(folder, "alone", **in_reward))
     for a, b in zip(alone.steps, shared.steps, strict=True):
         assert a.kl_penalty == pytest.approx(b.kl_penalty, rel=1e-4)
     for one, two in ((first, double), (cold, again), (alone, shared)):
@@ -118,31 +118,31 @@ def test_two_processes_equal_one(folder: Path, gang: WorkerGroup) -> None:
             torch.testing.assert_close(tensor, expected[name], atol=4e-3, rtol=2**-7)
 
 
-def test_bad_input_is_told_and_the_gang_forgets(folder: Path, gang: WorkerGroup) -> None:
-    gang.run(job(folder, "before"))
-    gang.remember("digest")
+def test_bad_input_is_told_and_the_worker_group_forgets(folder: Path, group: WorkerGroup) -> None:
+    group.run(job(folder, "before"))
+    group.remember("digest")
     with pytest.raises(BadInputError, match=r"learning_rates: 3 values; expected 4"):
-        gang.run(job(folder, "short", learning_rates=[0.01] * 3))
-    assert gang.holding is None
+        group.run(job(folder, "short", learning_rates=[0.01] * 3))
+    assert group.holding is None
     with pytest.raises(BadInputError, match="holds nothing"):
-        gang.run(job(folder, "short", warm=True))
+        group.run(job(folder, "short", warm=True))
     with pytest.raises(BadInputError, match="another layout"):
-        gang.run(job(folder, "short", TWO))
+        group.run(job(folder, "short", TWO))
 
 
-def test_a_full_disk_is_named(folder: Path, gang: WorkerGroup, small_disk: Path) -> None:
+def test_a_full_disk_is_named(folder: Path, group: WorkerGroup, small_disk: Path) -> None:
     (small_disk / "other").write_bytes(bytes(shutil.disk_usage(small_disk).free - 8192))
     out = {"out_checkpoint_dir": small_disk / "checkpoint", "out_state_dir": small_disk / "state"}
     with pytest.raises(BadInputError, match=r"small: no space left, 0\.0 MiB are free; expected room for .* prune"):
-        gang.run(job(folder, "full", reference_dir=None, out_reference_dir=None, loss=LossConfig(), **out))
+        group.run(job(folder, "full", reference_dir=None, out_reference_dir=None, loss=LossConfig(), **out))
 
 
 def test_refused_memory_is_not_tried_again_and_says_what_to_change(folder: Path) -> None:
-    with WorkerGroup(ONE, folder / "refused") as gang:
-        gang.run(job(folder, "refused"))
-        refuse_above(0, workers(gang)[0])
+    with WorkerGroup(ONE, folder / "refused") as group:
+        group.run(job(folder, "refused"))
+        refuse_above(0, workers(group)[0])
         with pytest.raises(DeerstalkerError, match=r"out of memory \(.*lower trainer\.micro_batch_tokens") as failure:
-            gang.run(job(folder, "refused"))
+            group.run(job(folder, "refused"))
     assert not isinstance(failure.value, TransientError)
 
 
@@ -164,12 +164,12 @@ import sys, time
 from pathlib import Path
 from stages.training.worker_group.group import WorkerGroup
 from stages.training.job import TrainHardware, TrainJob
-gang = WorkerGroup(TrainHardware(threads=1), Path(sys.argv[1]))
-gang.start()
-gang.wait_until_ready()
+group = WorkerGroup(TrainHardware(threads=1), Path(sys.argv[1]))
+group.start()
+group.wait_until_ready()
 print("ready", flush=True)
 if sys.argv[2]:
-    gang.run(TrainJob.model_validate_json(sys.argv[2]))
+    group.run(TrainJob.model_validate_json(sys.argv[2]))
 time.sleep(600)
 """
 
