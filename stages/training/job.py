@@ -249,8 +249,8 @@ class TrainHardware(Config):
         default=1,
         ge=1,
         le=1024,
-        description="number of processes that divide each layer among them, for layers that do not fit one GPU; it must "
-        "divide nodes x processes and the model's heads, key-value heads and widths (not yet tried on a GPU)",
+        description="number of processes that divide each layer among them, for layers that do not fit one GPU; it "
+        "must divide nodes x processes and the model's heads, key-value heads and widths (not yet tried on a GPU)",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto = cuda if there is a CUDA device")
     cpu_offload: bool = Field(

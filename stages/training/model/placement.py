@@ -148,7 +148,9 @@ def gather(parameter: Tensor, dtype: torch.dtype) -> Tensor | None:
     for peer in range(dist.get_world_size()):
         part = _part(parameter, full, peer)
         if part.numel():
-            parts.setdefault(part.storage_offset(), (peer, part))  # of processes with the same part, the first sends it
+            parts.setdefault(
+                int(part.storage_offset()), (peer, part)
+            )  # of processes with the same part, the first sends it
     if rank:
         _transfer([dist.P2POp(dist.isend, own.contiguous(), 0) for peer, _ in parts.values() if peer == rank])
         return None

@@ -37,7 +37,7 @@ def device_mesh(device_type: str, tensor_parallel: int) -> DeviceMesh:
     """Returns the mesh of all processes, made once (collective). The processes of a tensor group are adjacent."""
     sizes = dist.get_world_size() // tensor_parallel, tensor_parallel
     mesh = init_device_mesh(device_type, sizes, mesh_dim_names=("data", "tensor"))
-    mesh._flatten()  # so that a norm is one sum over all processes, and the same number on each
+    mesh._flatten()  # pyright: ignore[reportPrivateUsage]  # a norm is then one sum, and the same on all processes
     return mesh
 
 
