@@ -119,7 +119,7 @@ def iteration_times(
     repeated = work.prompt / recipe.pack.row_size
     rows_of_process = most_rows(rows_in_step, shares, recipe.pack.rows_multiple, repeated)
     busy = rows_in_step / (shares * rows_of_process)
-    divided = rows_in_step / (shares * most_rows(rows_in_step, shares, shares, repeated))
+    divided = rows_in_step / (shares * most_rows(rows_in_step, shares, world, repeated))
     rows_in_micro = max(1, trainer.micro_batch_tokens // recipe.pack.row_size)
     micros = work.steps * math.ceil(rows_of_process / rows_in_micro)
     weights = shape.parameters

@@ -28,7 +28,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from artifacts.errors import BadInputError
 from stages.models.shape import DecoderShape
-from stages.training.model.policy import Norm, Policy
+from stages.training.model.components import RMSNorm
 from stages.training.trainable import TrainableConfig
 
 
@@ -63,13 +63,13 @@ def check_divisible(shape: DecoderShape, tensor_parallel: int, trainable: Traina
         )
 
 
-def divide(policy: Policy, group: DeviceMesh) -> None:
+def divide(policy: nn.Module, group: DeviceMesh) -> None:
     """Divides the weights of a policy among the processes of a tensor group, in place.
 
     The inputs and outputs of the policy stay plain tensors, equal on all processes of the group.
 
     Args:
-        policy: A policy of plain parameters.
+        policy: A `Policy` of plain parameters.
         group: Mesh of the group.
     """
     plan: dict[str, ParallelStyle] = {
@@ -81,11 +81,11 @@ def divide(policy: Policy, group: DeviceMesh) -> None:
     }
     for name in ("attn.q_proj", "attn.k_proj", "attn.v_proj", "mlp.w1", "mlp.w3"):
         plan[f"decoder.layers.*.{name}"] = ColwiseParallel()
-    if policy.head is not None:
+    if "head" in dict(policy.named_children()):
         plan["head"] = RowwiseParallel()  # only stored so: `Policy` reads the whole weight
     parallelize_module(policy, group, plan)
     for name, module in policy.named_modules():
-        if isinstance(module, Norm) or name == "value_head":
+        if isinstance(module, RMSNorm) or name == "value_head":
             layout = Shard(1) if name.endswith(("q_norm", "k_norm")) else Replicate()  # [N, heads, D]
             distribute_module(module, group, input_fn=partial(_enter, layout), output_fn=_leave)
 

@@ -17,9 +17,9 @@ from safetensors.torch import load_file
 from artifacts.errors import BadInputError
 from stages.models.shape import read_shape
 from stages.training.job import LossConfig, OptimizerConfig, ScoreJob, TrainHardware, TrainJob, ValueJob
-from stages.training.model.tensor_parallel import check_divisible
+from stages.training.model.placement import place_policy
 from stages.training.results import StepMetrics
-from stages.training.trainable import EVERYTHING, TrainableConfig
+from stages.training.trainable import TrainableConfig
 from tests.support.forked_workers import Job, run_groups
 from tests.support.trees import save_model, tree_batch
 
@@ -153,12 +153,12 @@ def test_layouts_and_models_that_cannot_be_divided_are_refused(tmp_path: Path) -
         TrainHardware(processes=2, tensor_parallel=2, compile=True)
     save_model(tmp_path, "Qwen2", tie_word_embeddings=True)
     shape = read_shape(tmp_path)
-    check_divisible(shape, 2, EVERYTHING)
+    arguments = torch.device("cpu"), True, torch.float32
     with pytest.raises(BadInputError) as refused:
-        check_divisible(shape, 4, EVERYTHING)
+        place_policy(shape, hardware("tensor", processes=4, tensor_parallel=4), *arguments)
     assert str(refused.value) == (
         "trainer.tensor_parallel: 4, for a model with 4 heads, 2 key-value heads, width 32 and feed-forward width 48; "
         "expected a number that divides all of them: 1, 2"
     )
     with pytest.raises(BadInputError, match=r"trainer\.tensor_parallel: 2, with finetune\.trainable\.parameters = 'lo"):
-        check_divisible(shape, 2, TrainableConfig(parameters="lora"))
+        place_policy(shape, hardware("tensor"), *arguments, TrainableConfig(parameters="lora"))
