@@ -100,12 +100,13 @@ def trainer_memory(
     moments: dict[str, tuple[float, float, float, float]] = {"step": (gradients, 0.0, 0.0, 0.0)}
     if (shape := size.shape) is not None:
         step = _Step(shape, hardware, c, tokens, cuda, sharded)
-        moments["head"] = gradients, step.gathered(1), step.saved(), step.head()
+        moments["head"] = gradients, step.gathered(1) + step.whole_head(), step.saved(), step.head()
         moments["layer"] = gradients, step.gathered(2) + step.gradients_in_layer(), step.in_layer(), 0.0
         if sharded:
-            moments["end"] = gradients, step.root * (c + _REDUCED), 0.0, 0.0
+            moments["end"] = gradients, step.root * (c + _REDUCED) / hardware.tensor_parallel, 0.0, 0.0
         if with_reference:
-            moments["reference"] = 0.0, c * total / world + step.gathered(2), step.in_forward(), step.head_forward()
+            gathered = c * total / world + step.gathered(2) + step.whole_head()
+            moments["reference"] = 0.0, gathered, step.in_forward(), step.head_forward()
     elif with_reference:
         moments["reference"] = 0.0, c * total / world, 0.0, 0.0
     name = max(moments, key=lambda moment: sum(moments[moment]))
@@ -141,7 +142,11 @@ class _Step:
         if not self.sharded:
             return 0.0
         layers = layers if self.hardware.reshard_after_forward else self.shape.layers
-        return self.c * (self.root + layers * self.shape.layer)
+        return self.c * (self.root + layers * self.shape.layer) / self.hardware.tensor_parallel
+
+    def whole_head(self) -> float:
+        """Returns bytes of the output head that a tensor group gathers for its products."""
+        return float(self.c * self.shape.head) if self.hardware.tensor_parallel > 1 else 0.0
 
     def gradients_in_layer(self) -> float:
         """Returns bytes of full gradients while a layer's are computed.
@@ -150,17 +155,20 @@ class _Step:
         gradients, and those of the layer after it in fp32, which are being reduced.
         """
         waiting = self.c * self.shape.head if self.sharded or self.shape.tied else 0.0
-        return waiting + (self.shape.layer * (self.c + _REDUCED) if self.sharded else 0.0)
+        layer = self.shape.layer * (self.c + _REDUCED) if self.sharded else 0.0
+        return (waiting + layer) / self.hardware.tensor_parallel
 
     def layer_activations(self) -> float:
         """Returns bytes of a layer's activations: c (2 H + 2 Q + 2 K + 4 I) T, and fp32 numbers of the two norms.
 
-        These are 4 H T in all. On a GPU they are 2 H T, because the fused norm keeps only its input.
+        These are 4 H T in all. On a GPU they are 2 H T, because the fused norm keeps only its input. A tensor group
+        divides all but H.
         """
         s = self.shape
         norms = 2 * s.hidden if self.cuda else 4 * s.hidden
         return self.tokens * (
-            self.c * (2 * s.hidden + 2 * s.queries + 2 * s.keys + 4 * s.intermediate) + BYTES["fp32"] * norms
+            self.c * (2 * s.hidden + (2 * s.queries + 2 * s.keys + 4 * s.intermediate) / self.hardware.tensor_parallel)
+            + BYTES["fp32"] * norms
         )
 
     def saved(self) -> float:
@@ -177,7 +185,7 @@ class _Step:
         With activation checkpointing its activations have been computed again, beside the inputs of the layers before.
         """
         s = self.shape
-        temporary = self.c * self.tokens * (s.intermediate + s.hidden)
+        temporary = self.c * self.tokens * (s.intermediate / self.hardware.tensor_parallel + s.hidden)
         if self.hardware.activation_checkpointing:
             return self.c * s.hidden * self.tokens * (s.layers - 1) + self.layer_activations() + temporary
         return self.layer_activations() * s.layers + temporary

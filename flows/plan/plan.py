@@ -89,7 +89,7 @@ class Settings:
         )  # fmt: skip
 
     def applied(self, profile: Profile) -> Profile:
-        """Returns the profile with these settings."""
+        """Returns the profile with these settings, and without tensor parallelism, which no plan chooses."""
         trainer = (
             "processes", "nodes", "activation_checkpointing", "micro_batch_tokens", "cpu_offload",
             "logprob_chunk_tokens",
@@ -98,7 +98,9 @@ class Settings:
         changed = {"kv_cache_gib": None, **{name: getattr(self, name) for name in engine}}
         return profile.model_copy(
             update={
-                "trainer": profile.trainer.model_copy(update={name: getattr(self, name) for name in trainer}),
+                "trainer": profile.trainer.model_copy(
+                    update={"tensor_parallel": 1, **{name: getattr(self, name) for name in trainer}}
+                ),
                 "engine": profile.engine.model_copy(update=changed),
             }
         )
@@ -155,8 +157,10 @@ def make_plan(
             "fetch it once, or set model to a folder that holds its config.json",
         )  # fmt: skip
     work = work_of(recipe, completion, prompt)
-    scaling = [(other, _fastest(recipe, profile, size, work, other)) for other in cluster.sizes()]
     given = _layout(recipe, profile, size, size.shape, work, cluster, Settings.of(profile))
+    if profile.trainer.tensor_parallel > 1:
+        profile = Settings.of(profile).applied(profile)
+    scaling = [(other, _fastest(recipe, profile, size, work, other)) for other in cluster.sizes()]
     return Plan(cluster, size, work, given, _fastest(recipe, profile, size, work, cluster), scaling)
 
 

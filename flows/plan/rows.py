@@ -45,7 +45,7 @@ def with_rows(
     def fits(part: Recipe, size: ModelSize) -> bool:
         return _fits_here(part, profile, size, devices, room)
 
-    return _decided(recipe, profile.trainer.world, fits, refuse=True)
+    return _decided(recipe, profile.trainer.row_shares, fits, refuse=True)
 
 
 def planned_rows(recipe: Recipe, profile: Profile, cluster: Cluster) -> Recipe:

@@ -100,31 +100,37 @@ def iteration_times(
     * FSDP2 gathers N weights in bf16 for forward and again for backward, and reduces N gradients in fp32, for each
       micro-batch. This runs beside the arithmetic, so the longer one counts.
     * Rows of an optimizer step that do not divide among the processes leave some of them idle.
+    * The processes of a tensor group compute the same rows, and each the whole output head. They add the outputs of
+      attention and feed-forward network in each forward pass, and the gradients of their inputs in each backward pass.
+      The arithmetic waits for that.
 
     Args:
         cache_bytes: KV cache of one engine on all of its GPUs.
         state_bytes: Training state that an iteration writes.
     """
-    gpu, world = cluster.gpu, trainer.world
+    gpu, world, group, shares = cluster.gpu, trainer.world, trainer.tensor_parallel, trainer.row_shares
     body = shape.layers * shape.layer
     context = work.prompt + work.completion / 2
-    forward = 2 * (work.trained_tokens * body + work.loss_tokens * shape.head)
+    forward = 2 * (work.trained_tokens * body + work.loss_tokens * shape.head * group)
     forward += 4 * shape.queries * shape.layers * work.loss_tokens * context
     passes = (4 if trainer.activation_checkpointing else 3) * work.epochs + work.forward_passes
 
     rows_in_step = work.rows / work.steps
     repeated = work.prompt / recipe.pack.row_size
-    rows_of_process = most_rows(rows_in_step, world, recipe.pack.rows_multiple, repeated)
-    busy = rows_in_step / (world * rows_of_process)
-    divided = rows_in_step / (world * most_rows(rows_in_step, world, world, repeated))
+    rows_of_process = most_rows(rows_in_step, shares, recipe.pack.rows_multiple, repeated)
+    busy = rows_in_step / (shares * rows_of_process)
+    divided = rows_in_step / (shares * most_rows(rows_in_step, shares, world, repeated))
     rows_in_micro = max(1, trainer.micro_batch_tokens // recipe.pack.row_size)
     micros = work.steps * math.ceil(rows_of_process / rows_in_micro)
     weights = shape.parameters
     gathers = (2 if trainer.reshard_after_forward else 1) * work.epochs + work.forward_passes
-    moved = micros * weights * (_WIDTH * gathers + 4 * work.epochs) * (world - 1) / world
+    moved = micros * weights / group * (_WIDTH * gathers + 4 * work.epochs) * (shares - 1) / shares
     arithmetic = passes * forward / (world * busy * gpu.flops * TRAINING_SHARE)
     exchange = moved / (cluster.between * LINK_SHARE)
-    train = max(arithmetic, exchange)
+    sums = 2 * shape.layers * (passes - work.epochs)  # a backward pass costs two forward passes, but sums as often
+    summed = sums * 2 * (group - 1) / group * _WIDTH * shape.hidden * work.trained_tokens / (shares * busy)
+    summing = summed / (gpu.link * LINK_SHARE)
+    train = max(arithmetic, exchange) + summing
 
     replicas = max(1, cluster.count // engine.tensor_parallel_size)
     fleet = replicas * engine.tensor_parallel_size
@@ -146,6 +152,7 @@ def iteration_times(
     parts = {
         "decoding": decoding, "longest completion": tail, "prompts": prefill, "store": save,
         "rows of a step" if busy < 0.6 else "training": arithmetic, "exchange of weights": exchange,
+        "sums of tensor groups": summing,
     }  # fmt: skip
     work_s = decoding * fleet / cluster.count + prefill + min(arithmetic * busy, train) * world / cluster.count
     across = moved if cluster.nodes > 1 else 0.0
@@ -158,7 +165,7 @@ def iteration_times(
         lost_divided=1 - divided,
         limit=max(parts, key=lambda name: parts[name]),
         flops=passes * forward + 2 * (work.prompt_tokens * body + work.sampled_tokens * (body + shape.head)),
-        link_bytes=moved,
+        link_bytes=moved + summed,
         network_bytes=across / cluster.per_node,
         store_bytes=store,
     )

@@ -245,6 +245,13 @@ class TrainHardware(Config):
         default=True,
         description="with several processes: free gathered layer weights between forward and backward",
     )
+    tensor_parallel: int = Field(
+        default=1,
+        ge=1,
+        le=1024,
+        description="number of processes that divide each layer among them, for layers that do not fit one GPU; it "
+        "must divide nodes x processes and the model's heads, key-value heads and widths (not yet tried on a GPU)",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto = cuda if there is a CUDA device")
     cpu_offload: bool = Field(
         default=False,
@@ -270,6 +277,11 @@ class TrainHardware(Config):
         return self.nodes * self.processes
 
     @property
+    def row_shares(self) -> int:
+        """The number of shares of the rows of a step: one for each process, or for each tensor group."""
+        return self.world // self.tensor_parallel
+
+    @property
     def rendezvous_host(self) -> str | None:
         """The name or address of the first machine, without a port."""
         return self.rendezvous and self.rendezvous.partition(":")[0]
@@ -293,6 +305,17 @@ class TrainHardware(Config):
     def same_layout(self, other: Self) -> bool:
         """Returns whether the same worker processes can run jobs of both. Only the compute type may differ."""
         return self == other.model_copy(update={"compute_dtype": self.compute_dtype})
+
+    @model_validator(mode="after")
+    def _tensor_groups_are_whole(self) -> Self:
+        if self.world % self.tensor_parallel:
+            raise ValueError(
+                f"tensor_parallel {self.tensor_parallel} does not divide nodes x processes, "
+                f"{self.nodes} x {self.processes}"
+            )
+        if self.tensor_parallel > 1 and self.compile:
+            raise ValueError("compile = true needs tensor_parallel = 1")
+        return self
 
     @model_validator(mode="after")
     def _machines_can_meet(self) -> Self:

@@ -15,7 +15,7 @@ from stages.training.trainable import TrainableConfig
 
 
 def least_activation_bytes_a_token(
-    shape: DecoderShape, trainable: TrainableConfig, width: int, *, checkpointing: bool
+    shape: DecoderShape, trainable: TrainableConfig, width: int, *, checkpointing: bool, tensor_parallel: int = 1
 ) -> int:
     """Returns a lower bound of the bytes that the forward pass keeps for each token of a row.
 
@@ -28,13 +28,14 @@ def least_activation_bytes_a_token(
         trainable: Which parameters learn.
         width: Bytes of a number in the compute type.
         checkpointing: Whether layers are recomputed in backward.
+        tensor_parallel: Number of processes that divide all but the input of a layer among them.
     """
     layers = shape.layers
     if trainable.parameters == "top_layers":
         layers = sum(trainable.trains(f"decoder.layers.{n}.mlp.w1.weight", layers) for n in range(layers))
     numbers = shape.embed_dim
     if not checkpointing:
-        numbers += 2 * (shape.heads + shape.kv_heads) * shape.head_dim + 2 * shape.hidden_dim
+        numbers += (2 * (shape.heads + shape.kv_heads) * shape.head_dim + 2 * shape.hidden_dim) // tensor_parallel
     return layers * numbers * width
 
 

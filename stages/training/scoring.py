@@ -59,7 +59,8 @@ def batch_logprobs(
     rows, width = batch.shape
     dtype = compute_dtype(job.hardware, policy.shape)
     logprobs = torch.full((rows * width,), -torch.inf)
-    world, rank = dist.get_world_size(), dist.get_rank()
+    group = job.hardware.tensor_parallel  # its processes compute the same rows
+    world, rank = dist.get_world_size() // group, dist.get_rank() // group
     shares = micro_batches(list(range(rows)), batch.row_tokens, world, job.hardware.micro_batch_tokens)
     with torch.no_grad():
         for micro in shares[rank]:

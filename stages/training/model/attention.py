@@ -124,7 +124,7 @@ class TreeSelfAttention(nn.Module):
 
         Args:
             x: [1, N, embed_dim].
-            y: The same tensor; torchtune's layer passes the source of the keys separately.
+            y: The same tensor, not read; torchtune's layer passes the source of the keys separately.
             mask: Rotation and attending pairs of the micro-batch.
             input_pos: Unused; positions are in `mask`.
 
@@ -132,11 +132,12 @@ class TreeSelfAttention(nn.Module):
             [1, N, embed_dim].
         """
         tokens = x.shape[1]
-        q = self.q_proj(x).view(tokens, self.num_heads, self.head_dim)
-        k = self.k_proj(y).view(tokens, self.num_kv_heads, self.head_dim)
-        v = self.v_proj(y).view(tokens, self.num_kv_heads, self.head_dim)
+        # -1: with tensor parallelism, some of the heads
+        q = self.q_proj(x).view(tokens, -1, self.head_dim)
+        k = self.k_proj(x).view(tokens, -1, self.head_dim)
+        v = self.v_proj(x).view(tokens, -1, self.head_dim)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = rotate(q, mask), rotate(k, mask)
         mixed = self.attend(q, k, v, mask.tree)
-        return self.output_proj(mixed.reshape(1, tokens, self.num_heads * self.head_dim))
+        return self.output_proj(mixed.reshape(1, tokens, -1))

@@ -18,6 +18,7 @@ from stages.training.checkpointing.checkpoint import StoredWeights
 from stages.training.job import Dtype, TrainHardware
 from stages.training.model.lora import add_adapters
 from stages.training.model.policy import DecoderLayer, Policy, ValueModel
+from stages.training.model.tensor_parallel import check_divisible, device_mesh, divide
 from stages.training.trainable import EVERYTHING, TrainableConfig
 
 
@@ -47,10 +48,12 @@ def place_policy(
         shape: Sizes and switches of the decoder.
         hardware: Precision and memory savers.
         device: Device of the policy.
-        sharded: Whether FSDP2 shards the weights over all processes and casts them to the hardware's compute type.
+        sharded: Whether FSDP2 shards the weights over all processes and casts them to the hardware's compute type; with
+            tensor parallelism each process of a group shards its part over the other groups.
         parameter_dtype: Type of the parameters.
         trainable: Which parameters learn, and which adapters are added.
     """
+    check_divisible(shape, hardware.tensor_parallel, trainable)
     with torch.device("meta"):
         policy = (ValueModel if shape.value_head else Policy)(
             shape,
@@ -69,7 +72,12 @@ def place_policy(
             layer.compile_forward()
     if sharded:
         precision = MixedPrecisionPolicy(param_dtype=compute_dtype(hardware, shape), reduce_dtype=torch.float32)
-        mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+        if hardware.tensor_parallel == 1:
+            mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+        else:
+            grid = device_mesh(device.type, hardware.tensor_parallel)
+            divide(policy, grid["tensor"])
+            mesh = grid["data"]
         offload = CPUOffloadPolicy(pin_memory=device.type == "cuda") if hardware.cpu_offload else OffloadPolicy()
         for layer in policy.decoder.layers:
             fully_shard(
@@ -99,20 +107,34 @@ def shards(hardware: TrainHardware, device: torch.device, processes: int) -> boo
 
 
 def place(parameter: Tensor, tensor: Tensor) -> None:
-    """Copies a full tensor into a parameter that is whole or sharded by rows."""
+    """Copies a full tensor into a parameter that is whole or sharded."""
     parameter = parameter.detach()
     if isinstance(parameter, DTensor):
-        local = parameter.to_local()
-        first = dist.get_rank() * -(-tensor.shape[0] // dist.get_world_size())
-        local.copy_(tensor[first : first + local.shape[0]])
+        parameter.to_local().copy_(_part(parameter, tensor, dist.get_rank()))
     else:
         parameter.copy_(tensor)
 
 
-def gather(parameter: Tensor, dtype: torch.dtype) -> Tensor | None:
-    """Returns a parameter, whole or sharded by rows, as a full tensor on the CPU of the first process (collective).
+def _part(parameter: DTensor, full: Tensor, rank: int) -> Tensor:
+    """Returns the part of a full tensor that a process holds of a parameter, as a view.
 
-    Each process casts its rows and sends them, so that only the first one ever holds a full tensor, of type `dtype`.
+    The last dimension of the mesh divides first: a tensor group divides a weight, FSDP2 divides each part by rows.
+    """
+    for size, placement in reversed(list(zip(parameter.device_mesh.shape, parameter.placements, strict=True))):
+        rank, position = divmod(rank, size)
+        dim = getattr(placement, "dim", None)
+        if dim is not None:  # else all of these processes hold the same
+            length = full.shape[dim]
+            each = -(-length // size)
+            first = min(position * each, length)
+            full = full.narrow(dim, first, min(each, length - first))
+    return full
+
+
+def gather(parameter: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """Returns a parameter, whole or sharded, as a full tensor on the CPU of the first process (collective).
+
+    Each process casts its part and sends it, so that only the first one ever holds a full tensor, of type `dtype`.
 
     Returns:
         The tensor; None on all processes but the first.
@@ -121,15 +143,21 @@ def gather(parameter: Tensor, dtype: torch.dtype) -> Tensor | None:
     if not isinstance(parameter, DTensor):
         return parameter.to("cpu", dtype) if rank == 0 else None
     own = parameter.to_local().to(dtype)
+    full = torch.empty(parameter.shape, dtype=dtype, device="meta" if rank else own.device)
+    parts: dict[int, tuple[int, Tensor]] = {}
+    for peer in range(dist.get_world_size()):
+        part = _part(parameter, full, peer)
+        if part.numel():
+            parts.setdefault(int(part.storage_offset()), (peer, part))  # of equal parts, only the first is sent
     if rank:
-        sent = [dist.P2POp(dist.isend, own.contiguous(), 0)] if own.numel() else []
-        _transfer(sent)
+        _transfer([dist.P2POp(dist.isend, own.contiguous(), 0) for peer, _ in parts.values() if peer == rank])
         return None
-    full = torch.empty(parameter.shape, dtype=dtype, device=own.device)
-    each = -(-full.shape[0] // dist.get_world_size())
-    parts = full.split(each)  # fewer than processes if the last ones hold no rows
-    parts[0].copy_(own)
-    _transfer([dist.P2POp(dist.irecv, part, peer) for peer, part in enumerate(parts) if peer])
+    received = [(peer, part, part.contiguous()) for peer, part in parts.values() if peer]
+    _transfer([dist.P2POp(dist.irecv, buffer, peer) for peer, _, buffer in received])
+    for _, part, buffer in received:
+        if buffer is not part:
+            part.copy_(buffer)
+    _part(parameter, full, 0).copy_(own)
     return full.cpu()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -120,6 +121,8 @@ class Policy(nn.Module):
         """
         hidden = self.decoder(inputs.tokens, mask=inputs.attention).squeeze(0)
         weight = self.decoder.tok_embeddings.weight if self.head is None else self.head.weight
+        if isinstance(weight, DTensor):
+            weight = weight.full_tensor()  # of the parts that the processes of a tensor group hold
         weight = weight.to(head_dtype or weight.dtype)
         chosen = hidden.index_select(0, inputs.predictors).to(weight.dtype)
         return token_statistics(chosen, weight, inputs.targets, temperature, self.chunk_tokens)

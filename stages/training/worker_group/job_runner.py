@@ -78,8 +78,9 @@ class JobRunner:
         trainer = (ValueTrainer if job.value else Trainer)(weights, job, batch, self._beat)
         resumed = _load(job, weights, trainer)
         token = least_activation_bytes_a_token(
-            shape, job.trainable, weights.dtype.itemsize, checkpointing=job.hardware.activation_checkpointing
-        )
+            shape, job.trainable, weights.dtype.itemsize,
+            checkpointing=job.hardware.activation_checkpointing, tensor_parallel=job.hardware.tensor_parallel,
+        )  # fmt: skip
         check_rows_fit(batch.row_tokens, token, free_bytes(weights, self._device), job.batch_file)
         self._beat()
         loaded = time.perf_counter()

@@ -45,6 +45,16 @@ def test_a_step_by_hand() -> None:
     assert memory(logprob_chunk_tokens=50).logits == 512_000 + 100_000 + 12_800
 
 
+def test_a_tensor_group_by_hand() -> None:
+    # Two processes hold half of each weight, and gather the head of 64,000 whole. Of a token's activations the residual
+    # stream and the norms are not divided: 2 x (2 x 64 + 704 / 2) + 16 x 64.
+    group = memory(processes=2, tensor_parallel=2)
+    assert (group.weights, group.optimizer) == (2 * SHAPE.parameters, 4 * SHAPE.parameters)
+    assert group.gathered == 128_000 + SHAPE.layer + 2 * 64_000
+    assert group.activations == 100 * (4 * (960 + 1024) + 640)
+    assert group.logits == memory().logits, "each computes all logits"
+
+
 def test_few_tokens_and_checkpointing_by_hand() -> None:
     # With one token the gradients outside the layers decide, 128,000 in bf16 and in fp32.
     end = memory(tokens=1, processes=8)
@@ -70,18 +80,21 @@ def test_saving_by_hand() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("processes", "checkpointed"), [(1, False), (8, True)])
-def test_the_trainer_agrees(tmp_path: Path, processes: int, checkpointed: bool) -> None:
+@pytest.mark.parametrize(
+    ("processes", "checkpointed", "group", "completions"), [(1, False, 1, 15), (8, True, 1, 15), (8, False, 4, 3)]
+)
+def test_the_trainer_agrees(tmp_path: Path, processes: int, checkpointed: bool, group: int, completions: int) -> None:
     from stages.training.job import OptimizerConfig
     from tests.support.simulated_training import decoder_shape, row_columns, simulated_step
 
     shape = LayerSizes(152_064, 5120, 2, 5120, 1024, 13_824, tied=False)  # two layers of the 14B model
+    tokens = 1024 * (1 + completions)
     hardware = TrainHardware(
-        processes=processes, compute_dtype="bf16", activation_checkpointing=checkpointed, micro_batch_tokens=16_384,
-        device="cpu",
+        processes=processes, compute_dtype="bf16", activation_checkpointing=checkpointed, micro_batch_tokens=tokens,
+        device="cpu", tensor_parallel=group,
     )  # fmt: skip
-    columns = row_columns(2 * processes, 1024, 15, 1024)
+    columns = row_columns(2 * processes, 1024, completions, 1024)
     simulated = simulated_step(tmp_path, decoder_shape(shape), hardware, columns, optimizer=OptimizerConfig())
-    planned = memory(16_384, ModelSize(shape.parameters, "", shape), **hardware.model_dump())
+    planned = memory(tokens, ModelSize(shape.parameters, "", shape), **hardware.model_dump())
     assert planned.resident == pytest.approx(simulated["held"], rel=0.01)
     assert planned.peak == pytest.approx(simulated["total"], rel=0.1)

@@ -77,6 +77,24 @@ def test_rows_of_a_step_leave_processes_idle() -> None:
     assert not four.settings.cpu_offload
 
 
+def test_a_tensor_group_computes_the_same_rows_and_adds_its_sums() -> None:
+    recipe, eight = load_recipe("openpipe_14b"), ["trainer.processes=8"]
+    plans = [
+        make_plan(recipe, load_profile("cuda", [*eight, f"trainer.tensor_parallel={group}"]), cluster("8x80"))
+        for group in (1, 8)
+    ]
+    alone, group = (plan.given for plan in plans)
+    assert (alone.times.lost, group.times.lost) == (0.5, 0.0), "4 rows for 8 processes, or for one group"
+    assert group.memory.trainer.resident == alone.memory.trainer.resident
+    assert group.memory.trainer.gathered < alone.memory.trainer.gathered
+    # FSDP2 moves nothing. 48 layers have two sums in each forward and backward pass, of 5,120 numbers for each token;
+    # in a ring of eight each process receives 14 eighths of them.
+    work, checkpointing = plans[0].work, load_profile("cuda").trainer.activation_checkpointing
+    passes = (3 if checkpointing else 2) * work.epochs + work.forward_passes
+    assert group.times.link_bytes == pytest.approx(passes * 48 * 2 * 2 * 5120 * work.trained_tokens * 14 / 8)
+    assert plans[0].fitting == plans[1].fitting, "no plan chooses it"
+
+
 def test_rows_of_the_busiest_process_by_hand() -> None:
     assert most_rows(3.9, 8, 1, 0.1) == 1.0 and most_rows(9, 8, 1, 0.1) == 2.0
     assert most_rows(4, 8, 8, 0.1) == pytest.approx(0.55)  # both halves of a row hold a prompt of a tenth

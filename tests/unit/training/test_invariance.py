@@ -35,6 +35,7 @@ LAYOUTS: list[dict[str, Any]] = [
         "cpu_offload": True,
     },
     {"processes": 4, "micro_batch_tokens": 12, "reshard_after_forward": False},
+    {"processes": 2, "tensor_parallel": 2},
 ]  # fmt: skip
 LOSS = LossConfig(
     kl_coef=0.1, entropy_coef=0.02, old_logprobs="trainer", aggregation="sequence_mean",
