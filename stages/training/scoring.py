@@ -20,7 +20,7 @@ from stages.training.results import TrainTotals
 from stages.training.trainer_batch import TrainerBatch, micro_batches
 
 
-def score(job: ScoreJob, device: torch.device, sharded: bool, beat: Callable[[], None]) -> TrainTotals:
+def score(job: ScoreJob, device: torch.device, sharded: bool, heartbeat: Callable[[], None]) -> TrainTotals:
     """Runs a job and writes its file (collective).
 
     Raises:
@@ -29,9 +29,9 @@ def score(job: ScoreJob, device: torch.device, sharded: bool, beat: Callable[[],
     started = time.perf_counter()
     shape = read_shape(job.checkpoint_dir)
     batch = TrainerBatch(job.batch_file, shape.vocab_size)
-    policy = load_reference(job.checkpoint_dir, shape.vocab_size, job.hardware, device, sharded, beat)
+    policy = load_reference(job.checkpoint_dir, shape.vocab_size, job.hardware, device, sharded, heartbeat)
     loaded = time.perf_counter()
-    logprobs = batch_logprobs(policy, batch, job, device, beat)
+    logprobs = batch_logprobs(policy, batch, job, device, heartbeat)
     scored = time.perf_counter()
     if dist.get_rank() == 0:
         save_file({"logprobs": logprobs.view(batch.shape)}, job.out_file)
@@ -49,7 +49,7 @@ def score(job: ScoreJob, device: torch.device, sharded: bool, beat: Callable[[],
 
 
 def batch_logprobs(
-    policy: Policy, batch: TrainerBatch, job: ScoreJob, device: torch.device, beat: Callable[[], None]
+    policy: Policy, batch: TrainerBatch, job: ScoreJob, device: torch.device, heartbeat: Callable[[], None]
 ) -> Tensor:
     """Returns the log-probabilities of all tokens in the loss (collective).
 
@@ -69,7 +69,7 @@ def batch_logprobs(
             values = policy(policy.inputs(flat, dtype, device), job.temperature)[0]
             if micro:
                 logprobs[flat.addresses] = values.cpu()
-            beat()
+            heartbeat()
     dist.all_reduce(logprobs, op=dist.ReduceOp.MAX)
     return logprobs.masked_fill_(logprobs == -torch.inf, torch.nan)
 

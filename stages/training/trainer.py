@@ -58,14 +58,16 @@ class Trainer:
         weights: The weights that are trained; changed in place.
         job: The job.
         batch: The job's batch.
-        beat: Called after each micro-batch to report progress.
+        heartbeat: Called after each micro-batch to report progress.
 
     Attributes:
         skipped: Numbers, from 1, of the optimizer steps that were skipped because their gradient was not finite.
     """
 
-    def __init__(self, weights: TrainedWeights, job: TrainJob, batch: TrainerBatch, beat: Callable[[], None]) -> None:
-        self._weights, self._job, self._batch, self._beat = weights, job, batch, beat
+    def __init__(
+        self, weights: TrainedWeights, job: TrainJob, batch: TrainerBatch, heartbeat: Callable[[], None]
+    ) -> None:
+        self._weights, self._job, self._batch, self._heartbeat = weights, job, batch, heartbeat
         tensor_parallel = job.hardware.tensor_parallel  # the processes of a tensor group compute the same rows
         self._shares, self._share = dist.get_world_size() // tensor_parallel, dist.get_rank() // tensor_parallel
         self._counts = dist.get_rank() % tensor_parallel == 0
@@ -118,7 +120,7 @@ class Trainer:
             if micro and self._counts:
                 sums.add(loss.token, loss.entropies, loss.gap, flat.tokens.numel())
                 sums.add_losses(loss.policy, loss.kl, loss.positive_nll)
-            self._beat()
+            self._heartbeat()
         sums.reduce(device)
         rate = job.learning_rates[number]
         norm = self._weights.step(job.optimizer, rate)
@@ -258,7 +260,7 @@ class Trainer:
                 for micro in self._own_micro_batches(rows):
                     flat = self._batch.flat(micro or rows[:1])
                     logprobs[flat.addresses] = self._forward(flat, policy)[0].cpu()
-                    self._beat()
+                    self._heartbeat()
 
     def kept_logprobs(self) -> dict[str, Tensor]:
         """Returns the log-probabilities that all processes have computed so far (collective).

@@ -230,7 +230,7 @@ def _trainers_limited(folder: Path) -> Iterator[None]:
                     pid not in limited
                     and queue
                     and "torch.distributed" not in line
-                    and (Path(queue) / "beat-0").exists()
+                    and (Path(queue) / "heartbeat-0").exists()
                 ):
                     with suppress(ProcessLookupError, FileNotFoundError):
                         refuse_above(RUN_ROOM_MIB, pid)

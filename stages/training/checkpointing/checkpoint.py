@@ -110,7 +110,7 @@ def write_checkpoint(
     full: Callable[[str], Tensor | None],
     dtype: torch.dtype = torch.bfloat16,
     *,
-    beat: Callable[[], None] = lambda: None,
+    heartbeat: Callable[[], None] = lambda: None,
     file_bytes: int = FILE_BYTES,
     value_head: ValueHead | None = None,
 ) -> None:
@@ -127,7 +127,7 @@ def write_checkpoint(
         full: Returns the full tensor of a policy name on the CPU, of type `dtype`; None on all processes but the first,
             which call it for the same names in the same order.
         dtype: Type of the weights on disk.
-        beat: Called after each file of weights to report progress.
+        heartbeat: Called after each file of weights to report progress.
         file_bytes: Largest size of a file of weights; a larger tensor gets a file of its own.
         value_head: Form of the head of a value model, which its config.json states; None for a policy.
     """
@@ -140,7 +140,7 @@ def write_checkpoint(
     for file, names in plan.filename_to_tensors.items():
         _write_file(out / file, {name: full(policy_names[name]) for name in names})  # frees the tensors of the file
         if first:
-            beat()
+            heartbeat()
     if first and plan.is_sharded:
         index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
         (out / WEIGHTS_INDEX).write_text(json.dumps(index, indent=2) + "\n")

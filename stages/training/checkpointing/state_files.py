@@ -17,25 +17,25 @@ class StateWriter(FileSystemWriter):
         return StorageMeta()
 
 
-class BeatingSavePlanner(DefaultSavePlanner):
-    """Calls `beat` for each tensor that is written."""
+class HeartbeatSavePlanner(DefaultSavePlanner):
+    """Calls `heartbeat` for each tensor that is written."""
 
-    def __init__(self, beat: Callable[[], None]) -> None:
+    def __init__(self, heartbeat: Callable[[], None]) -> None:
         super().__init__()
-        self._beat = beat
+        self._heartbeat = heartbeat
 
     def resolve_data(self, write_item: WriteItem) -> Any:
-        self._beat()
+        self._heartbeat()
         return super().resolve_data(write_item)
 
 
-class BeatingLoadPlanner(DefaultLoadPlanner):
-    """Calls `beat` for each tensor that is read."""
+class HeartbeatLoadPlanner(DefaultLoadPlanner):
+    """Calls `heartbeat` for each tensor that is read."""
 
-    def __init__(self, beat: Callable[[], None]) -> None:
+    def __init__(self, heartbeat: Callable[[], None]) -> None:
         super().__init__()
-        self._beat = beat
+        self._heartbeat = heartbeat
 
     def commit_tensor(self, read_item: ReadItem, tensor: Tensor) -> None:
-        self._beat()
+        self._heartbeat()
         super().commit_tensor(read_item, tensor)

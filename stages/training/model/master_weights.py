@@ -23,7 +23,7 @@ from artifacts.errors import BadInputError
 from stages.models.shape import DecoderShape
 from stages.models.tensors import FILE_BYTES
 from stages.training.checkpointing.checkpoint import StoredWeights, write_checkpoint
-from stages.training.checkpointing.state_files import BeatingLoadPlanner, BeatingSavePlanner, StateWriter
+from stages.training.checkpointing.state_files import HeartbeatLoadPlanner, HeartbeatSavePlanner, StateWriter
 from stages.training.job import Dtype, OptimizerConfig, TrainHardware
 from stages.training.model.lora import initial_adapter, merged
 from stages.training.model.placement import (
@@ -47,7 +47,7 @@ class TrainedWeights:
         device: Device of the policy.
         sharded: Whether the weights are sharded over all processes; False needs a single process.
         trainable: Which parameters learn.
-        beat: Called for each tensor that is loaded or saved, to report progress.
+        heartbeat: Called for each tensor that is loaded or saved, to report progress.
         master_dtype: Precision of the parameters that learn, of their gradients and of AdamW's moments.
 
     Attributes:
@@ -61,12 +61,12 @@ class TrainedWeights:
         device: torch.device,
         sharded: bool,
         trainable: TrainableConfig = EVERYTHING,
-        beat: Callable[[], None] = lambda: None,
+        heartbeat: Callable[[], None] = lambda: None,
         master_dtype: Dtype = "fp32",
     ) -> None:
         self.shape, self.device, self.sharded, self.trainable = shape, device, sharded, trainable
         self.master_dtype: Dtype = master_dtype
-        self._beat = beat
+        self._heartbeat = heartbeat
         self.dtype, masters = compute_dtype(hardware, shape), torch_dtype(master_dtype)
         parameter_dtype = masters if sharded else self.dtype
         policy = place_policy(shape, hardware, device, sharded, parameter_dtype, trainable)
@@ -110,7 +110,7 @@ class TrainedWeights:
             BadInputError: The folder does not hold this decoder.
         """
         load = fill_value_model if self.shape.value_head else fill
-        load({name: p for name, p in self.masters.items() if not is_adapter(name)}, folder, self.shape, self._beat)
+        load({name: p for name, p in self.masters.items() if not is_adapter(name)}, folder, self.shape, self._heartbeat)
         for name, p in self.masters.items():
             if is_adapter(name):
                 place(p, initial_adapter(name, p.shape))
@@ -169,7 +169,7 @@ class TrainedWeights:
             tensor = gather(self.masters[key], torch.float32 if is_adapter(key) else dtype)
             if tensor is not None:
                 parts[key] = tensor
-            self._beat()
+            self._heartbeat()
         return merged(parts, self.trainable)[name] if parts else None
 
     def _shapes(self) -> dict[str, torch.Size]:
@@ -186,7 +186,7 @@ class TrainedWeights:
         dtype = torch.bfloat16
         write_checkpoint(
             source, out, self._shapes(), lambda name: self._full(name, dtype), dtype,
-            beat=self._beat, file_bytes=file_bytes, value_head=self.shape.value_head,
+            heartbeat=self._heartbeat, file_bytes=file_bytes, value_head=self.shape.value_head,
         )  # fmt: skip
 
     def save_average(self, reference: Path, decay: float, out: Path) -> None:
@@ -210,10 +210,10 @@ class TrainedWeights:
             if new is None:
                 return None
             [(_, old)] = stored.read([name], shapes.__getitem__)
-            self._beat()
+            self._heartbeat()
             return torch.lerp(new, old.float(), decay)
 
-        write_checkpoint(reference, out, shapes, averaged, torch.float32, beat=self._beat)
+        write_checkpoint(reference, out, shapes, averaged, torch.float32, heartbeat=self._heartbeat)
 
     def _state(self) -> dict[str, Tensor]:
         state: dict[str, Tensor] = {}
@@ -227,7 +227,7 @@ class TrainedWeights:
         """Writes masters and optimizer state as a torch distributed checkpoint (collective)."""
         out.mkdir(parents=True, exist_ok=True)
         writer = StateWriter(out, sync_files=False)
-        save(dict(self._state()), storage_writer=writer, planner=BeatingSavePlanner(self._beat))
+        save(dict(self._state()), storage_writer=writer, planner=HeartbeatSavePlanner(self._heartbeat))
 
     def load_state(self, folder: Path) -> None:
         """Loads a state that `save_state` wrote with any number of processes (collective).
@@ -238,7 +238,11 @@ class TrainedWeights:
             BadInputError: The folder is not a state of this decoder.
         """
         try:
-            load(dict(self._state()), storage_reader=FileSystemReader(folder), planner=BeatingLoadPlanner(self._beat))
+            load(
+                dict(self._state()),
+                storage_reader=FileSystemReader(folder),
+                planner=HeartbeatLoadPlanner(self._heartbeat),
+            )
         except (CheckpointException, OSError, ValueError, RuntimeError) as error:
             raise BadInputError(str(folder), f"unreadable ({error})", "a training state of this model") from error
         self.refresh()

@@ -168,7 +168,7 @@ def _transfer(operations: list[dist.P2POp]) -> None:
 
 
 def fill_value_model(
-    parameters: Mapping[str, Tensor], folder: Path, shape: DecoderShape, beat: Callable[[], None]
+    parameters: Mapping[str, Tensor], folder: Path, shape: DecoderShape, heartbeat: Callable[[], None]
 ) -> None:
     """Copies the weights of a value model or of a policy into the parameters of a value model.
 
@@ -181,23 +181,23 @@ def fill_value_model(
     stored = read_shape(folder).value_head
     if stored is None:
         others = {name: p for name, p in parameters.items() if name != VALUE_HEAD_WEIGHT}
-        fill(others, folder, replace(shape, value_head=None), beat)
+        fill(others, folder, replace(shape, value_head=None), heartbeat)
         place(parameters[VALUE_HEAD_WEIGHT], torch.zeros(1, shape.embed_dim))
     elif stored == shape.value_head:
-        fill(parameters, folder, shape, beat)
+        fill(parameters, folder, shape, heartbeat)
     else:
         remedy = "set value.head to it"
         raise BadInputError(str(folder), f"a value model with a {stored} head", f"a {shape.value_head} head", remedy)
 
 
-def fill(parameters: Mapping[str, Tensor], folder: Path, shape: DecoderShape, beat: Callable[[], None]) -> None:
+def fill(parameters: Mapping[str, Tensor], folder: Path, shape: DecoderShape, heartbeat: Callable[[], None]) -> None:
     """Copies the weights of a Hugging Face folder into parameters.
 
     Args:
         parameters: Parameters by policy name.
         folder: Hugging Face folder.
         shape: Shape of the decoder.
-        beat: Called after each tensor to report progress.
+        heartbeat: Called after each tensor to report progress.
 
     Raises:
         BadInputError: The folder does not hold this decoder.
@@ -206,7 +206,7 @@ def fill(parameters: Mapping[str, Tensor], folder: Path, shape: DecoderShape, be
     stored.check(shape)
     for name, tensor in stored.read(parameters, lambda name: parameters[name].shape):
         place(parameters[name], tensor)
-        beat()
+        heartbeat()
 
 
 def load_reference(
@@ -215,7 +215,7 @@ def load_reference(
     hardware: TrainHardware,
     device: torch.device,
     sharded: bool,
-    beat: Callable[[], None] = lambda: None,
+    heartbeat: Callable[[], None] = lambda: None,
 ) -> Policy:
     """Loads a model that is not trained, such as the reference of a KL term, in the compute precision.
 
@@ -225,7 +225,7 @@ def load_reference(
         hardware: Precision and memory savers.
         device: Device of the model.
         sharded: Whether the weights are sharded over all processes.
-        beat: Called after each tensor to report progress.
+        heartbeat: Called after each tensor to report progress.
 
     Raises:
         BadInputError: The model has another vocabulary, or the folder does not hold the tensors of its config.json.
@@ -237,5 +237,5 @@ def load_reference(
         )
     policy = place_policy(shape, hardware, device, sharded, compute_dtype(hardware, shape))
     policy.requires_grad_(False)
-    fill(dict(policy.named_parameters()), folder, shape, beat)
+    fill(dict(policy.named_parameters()), folder, shape, heartbeat)
     return policy

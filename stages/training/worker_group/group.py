@@ -161,7 +161,7 @@ class WorkerGroup:
                 raise self._death("the workers died")
             if new_events:
                 alive_at = time.time()
-            alive_at = max(alive_at, self._queue.last_beat_s())
+            alive_at = max(alive_at, self._queue.last_heartbeat_s())
             if problem := watch.problem(time.time() - alive_at, self.hardware.no_progress_limit_s):
                 raise TransientError("trainer", problem, "", self._log_tail())
             if not new_events:

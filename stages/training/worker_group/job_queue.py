@@ -76,11 +76,11 @@ class JobQueue:
         """Returns whether the owner has ended the worker group."""
         return (self.folder / "over").exists()
 
-    def owner_beat(self) -> None:
+    def owner_heartbeat(self) -> None:
         """Writes the owner's heartbeat for other machines."""
         (self.folder / "owner").touch()
 
-    def last_owner_beat(self) -> int:
+    def last_owner_heartbeat(self) -> int:
         """Returns a number that changes with each heartbeat of the owner, 0 before the first.
 
         It is not a time, because the clocks of machines differ.
@@ -101,14 +101,14 @@ class JobQueue:
                 running[int(pid)] = start_ticks(int(pid)) == int(started)
         return running
 
-    def beat(self, rank: int) -> None:
+    def heartbeat(self, rank: int) -> None:
         """Writes the heartbeat of a process; the first one means that it is ready for jobs."""
-        (self.folder / f"beat-{rank}").touch()
+        (self.folder / f"heartbeat-{rank}").touch()
 
     def ready(self, processes: int) -> bool:
         """Returns whether every process has become ready for jobs."""
-        return all((self.folder / f"beat-{rank}").exists() for rank in range(processes))
+        return all((self.folder / f"heartbeat-{rank}").exists() for rank in range(processes))
 
-    def last_beat_s(self) -> float:
+    def last_heartbeat_s(self) -> float:
         """Returns the time of the newest heartbeat in seconds since the epoch, 0 before the first."""
-        return max((path.stat().st_mtime for path in self.folder.glob("beat-*")), default=0.0)
+        return max((path.stat().st_mtime for path in self.folder.glob("heartbeat-*")), default=0.0)

@@ -53,7 +53,7 @@ class JobRunner:
         Raises:
             BadInputError: The job, its batch or its checkpoint is at fault.
         """
-        totals = score(job, self._device, shards(self._hardware, self._device, self._hardware.world), self._beat)
+        totals = score(job, self._device, shards(self._hardware, self._device, self._hardware.world), self._heartbeat)
         if self._rank == 0:
             events.send("done", **totals.model_dump())
 
@@ -73,16 +73,16 @@ class JobRunner:
         if weights is None:
             self._weights = None  # frees the weights of an earlier job before the new ones are built
             weights = TrainedWeights(
-                shape, job.hardware, self._device, sharded, job.trainable, self._beat, job.optimizer.master_dtype
+                shape, job.hardware, self._device, sharded, job.trainable, self._heartbeat, job.optimizer.master_dtype
             )
-        trainer = (ValueTrainer if job.value else Trainer)(weights, job, batch, self._beat)
+        trainer = (ValueTrainer if job.value else Trainer)(weights, job, batch, self._heartbeat)
         resumed = _load(job, weights, trainer)
         token = least_activation_bytes_a_token(
             shape, job.trainable, weights.dtype.itemsize,
             checkpointing=job.hardware.activation_checkpointing, tensor_parallel=job.hardware.tensor_parallel,
         )  # fmt: skip
         check_rows_fit(batch.row_tokens, token, free_bytes(weights, self._device), job.batch_file)
-        self._beat()
+        self._heartbeat()
         loaded = time.perf_counter()
         plan = trainer.steps()
         if first:
@@ -96,7 +96,7 @@ class JobRunner:
             if job.loss.old_logprobs == "trainer" and job.loss.kind != "cross_entropy":
                 trainer.recompute_old_logprobs()
             if job.reference_dir is not None:
-                reference = (job.reference_dir, shape.vocab_size, job.hardware, self._device, sharded, self._beat)
+                reference = (job.reference_dir, shape.vocab_size, job.hardware, self._device, sharded, self._heartbeat)
                 trainer.compute_reference_logprobs(load_reference(*reference))
         trainer.write_values()
         recomputed = time.perf_counter()
@@ -125,8 +125,8 @@ class JobRunner:
         if first:
             events.send("done", **totals.model_dump())
 
-    def _beat(self) -> None:
-        self._queue.beat(self._rank)
+    def _heartbeat(self) -> None:
+        self._queue.heartbeat(self._rank)
 
     def _kept_weights(self, job: TrainJob, shape: DecoderShape) -> TrainedWeights | None:
         """Returns the weights in memory, or None if there are none that fit the job's model and precision.

@@ -29,12 +29,12 @@ class OwnerWatch:
 
     def __init__(self, queue: JobQueue) -> None:
         self._queue = queue
-        self._last, self._changed_at = queue.last_owner_beat(), time.monotonic()
+        self._last, self._changed_at = queue.last_owner_heartbeat(), time.monotonic()
 
     def gone(self, limit_s: float) -> bool:
         """Returns whether the heartbeat has not changed for `limit_s` seconds."""
-        if (beat := self._queue.last_owner_beat()) != self._last:
-            self._last, self._changed_at = beat, time.monotonic()
+        if (heartbeat := self._queue.last_owner_heartbeat()) != self._last:
+            self._last, self._changed_at = heartbeat, time.monotonic()
         return time.monotonic() - self._changed_at > limit_s
 
 
@@ -87,7 +87,7 @@ def join(queue: JobQueue, node_rank: int) -> str:
                 return f"a worker ended, see {queue.log_file(node_rank)}"
             if watch.stopped():
                 return "a worker was stopped"
-            if owner.gone(hardware.no_progress_limit_s if not queue.last_owner_beat() else OWNER_SILENT_LIMIT_S):
+            if owner.gone(hardware.no_progress_limit_s if not queue.last_owner_heartbeat() else OWNER_SILENT_LIMIT_S):
                 return "its owner is gone"
             time.sleep(POLL_S)
     finally:

@@ -25,7 +25,7 @@ from stages.training.worker_group.events import EventWriter
 from stages.training.worker_group.job_queue import JobQueue
 
 POLL_S = 0.01
-OWNER_BEAT_S = 0.5
+OWNER_HEARTBEAT_S = 0.5
 BAD_INPUT_STATUS = 3
 OUT_OF_MEMORY_STATUS = 4
 
@@ -41,7 +41,7 @@ def serve(queue: JobQueue, rank: int) -> None:
     runner = JobRunner(queue, rank)
     gc.freeze()
     gc.enable()
-    queue.beat(rank)
+    queue.heartbeat(rank)
     for number in count():
         job_file = queue.job_file(number)
         while not job_file.exists():
@@ -90,12 +90,12 @@ def start_owner_heartbeat(queue: JobQueue) -> None:
     The heartbeat ends with the owner, because the owner's guard then ends this process.
     """
 
-    def beat() -> None:
+    def heartbeat() -> None:
         while True:
-            queue.owner_beat()
-            time.sleep(OWNER_BEAT_S)
+            queue.owner_heartbeat()
+            time.sleep(OWNER_HEARTBEAT_S)
 
-    threading.Thread(target=beat, name="owner-beat", daemon=True).start()
+    threading.Thread(target=heartbeat, name="owner-heartbeat", daemon=True).start()
 
 
 def main() -> None:

@@ -26,19 +26,19 @@ from tests.support.trees import save_model
 pytestmark = pytest.mark.usefixtures("world_of_one")
 
 
-def test_saving_and_loading_beat_with_each_tensor(tmp_path: Path) -> None:
+def test_saving_and_loading_send_a_heartbeat_with_each_tensor(tmp_path: Path) -> None:
     save_model(tmp_path / "model", "Qwen2", tie_word_embeddings=True)
     queue, beats = JobQueue(tmp_path), []
 
-    def beat() -> None:
-        queue.beat(0)
-        beats.append(queue.last_beat_s())
+    def heartbeat() -> None:
+        queue.heartbeat(0)
+        beats.append(queue.last_heartbeat_s())
 
     cpu, hardware = torch.device("cpu"), TrainHardware(compute_dtype="fp32")
-    weights = TrainedWeights(read_shape(tmp_path / "model"), hardware, cpu, sharded=False, beat=beat)
+    weights = TrainedWeights(read_shape(tmp_path / "model"), hardware, cpu, sharded=False, heartbeat=heartbeat)
     tensors = len(weights.masters)
 
-    def beats_of(action: str) -> int:
+    def heartbeats_of(action: str) -> int:
         count = len(beats)
         {
             "load_checkpoint": lambda: weights.load_checkpoint(tmp_path / "model"),
@@ -49,14 +49,14 @@ def test_saving_and_loading_beat_with_each_tensor(tmp_path: Path) -> None:
         }[action]()
         return len(beats) - count
 
-    assert beats_of("load_checkpoint") == tensors
+    assert heartbeats_of("load_checkpoint") == tensors
     for p in weights.masters.values():
         p.grad = torch.ones_like(p)
     weights.step(OptimizerConfig(), 0.01)
-    assert beats_of("save_state") >= 3 * tensors, "weights and both moments"
-    assert beats_of("load_state") >= 3 * tensors
-    assert beats_of("save_checkpoint") == tensors + 1
-    assert beats_of("save_average") == 2 * tensors + 1
+    assert heartbeats_of("save_state") >= 3 * tensors, "weights and both moments"
+    assert heartbeats_of("load_state") >= 3 * tensors
+    assert heartbeats_of("save_checkpoint") == tensors + 1
+    assert heartbeats_of("save_average") == 2 * tensors + 1
     assert time.time() - beats[-1] < 60.0
 
     weights.save_state(tmp_path / "again")
@@ -68,7 +68,7 @@ def test_saving_and_loading_beat_with_each_tensor(tmp_path: Path) -> None:
 def test_large_weights_are_cut_into_files(tmp_path: Path) -> None:
     save_model(tmp_path / "model", "Qwen2", tie_word_embeddings=False)
     policy, beats = load_policy(tmp_path / "model"), []
-    save_policy(policy, tmp_path / "model", tmp_path / "cut", file_bytes=10_000, beat=lambda: beats.append(1))
+    save_policy(policy, tmp_path / "model", tmp_path / "cut", file_bytes=10_000, heartbeat=lambda: beats.append(1))
     files = sorted((tmp_path / "cut").glob("*.safetensors"))
     assert len(files) == len(beats) > 2 and (tmp_path / "cut" / WEIGHTS_INDEX).exists()
     assert all(path.stat().st_size < 13_000 for path in files)
