@@ -40,6 +40,7 @@ from stages.answering.client import ApiClient
 from stages.answering.estimate import Estimate, estimate_purchase
 from stages.answering.limits import Budget
 from stages.answering.measured import BenchmarkedModel, check_graders, measured
+from stages.answering.prices import dollars
 from stages.answering.purchase import Service
 from stages.evaluate import EvaluateConfig
 
@@ -189,7 +190,7 @@ class _Work:
         if not self._failures:
             return
         errors = list(self._failures.values())
-        spent = f"; ${self._budget.spent:.4f} spent" if self._budget.limit is not None else ""
+        spent = f"; {dollars(self._budget.spent)} spent" if self._budget.limit is not None else ""
         names, more = ", ".join(self._failures), f"; {len(errors) - 1} more" if len(errors) > 1 else ""
         first = errors[0]
         problem = f"not all answered: {names}{spent}. First {first.where}: {first.found}{more}"
@@ -235,7 +236,7 @@ async def _check_api(model: ApiModel) -> None:
 
 def line_of(model: BenchmarkedModel) -> str:
     """Returns a model's accuracy and cost in one line."""
-    cost = "cost not known" if model.cost_per_answer is None else f"${model.cost_per_answer:.6f} an answer"
+    cost = "cost not known" if model.cost_per_answer is None else f"{dollars(model.cost_per_answer)} an answer"
     accuracy = model.accuracy
     return f"{model.name}: {accuracy.mean:.1%} ({accuracy.low:.1%} to {accuracy.high:.1%}), {cost}"
 

@@ -5,7 +5,7 @@ from typing import cast
 
 import polars as pl
 
-from stages.answering.prices import TokenPrice, Tokens
+from stages.answering.prices import TokenPrice, Tokens, dollars
 from stages.answering.purchase import PuzzleSample, most_tokens
 from stages.answering.settings import ApiRequest
 from stages.statistics.records import Record
@@ -36,8 +36,8 @@ class Estimate(Record):
         """Returns the estimate in words."""
         if not self.missing:
             return f"{self.name}: all {self.answers} answers are stored"
-        expected = "not known" if self.expected is None else f"${self.expected:.4f} ({self.by})"
-        most = "without a bound" if self.most is None else f"at most ${self.most:.4f}"
+        expected = "not known" if self.expected is None else f"{dollars(self.expected)} ({self.by})"
+        most = "without a bound" if self.most is None else f"at most {dollars(self.most)}"
         return f"{self.name}: {self.missing} of {self.answers} answers to buy; expected cost {expected}, {most}"
 
 

@@ -1,6 +1,7 @@
 """Prices of answers. A price is not part of an identity: costs are computed from the stored usage when needed."""
 
 import datetime
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -10,6 +11,12 @@ from pydantic import Field
 from artifacts.config import Config
 
 _MILLION = 1e6
+
+
+def dollars(amount: float) -> str:
+    """Returns an amount as text, with four decimals, or more if it has fewer than two significant digits in these."""
+    decimals = 4 if amount == 0.0 else max(4, 1 - math.floor(math.log10(abs(amount))))
+    return f"${amount:.{decimals}f}"
 
 
 @dataclass(frozen=True)

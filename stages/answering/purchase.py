@@ -15,7 +15,7 @@ from artifacts.refs import Answers
 from artifacts.schemas import ANSWERS, Outcome, as_table
 from stages.answering.client import ApiClient, LostError, RefusedError, Reply, stop_of
 from stages.answering.limits import Budget, BudgetReachedError, TokenRate
-from stages.answering.prices import TokenPrice, Tokens, cached_tokens
+from stages.answering.prices import TokenPrice, Tokens, cached_tokens, dollars
 from stages.answering.settings import Access, ApiRequest
 
 STEM = "answers"
@@ -221,8 +221,9 @@ class _Buyer:
             if self._stop is None and not budget.fits(most_cost):
                 self._stop = BudgetReachedError(
                     self._service.where,
-                    f"the next answer may cost ${most_cost:.4f}, and ${budget.spent:.4f} of ${budget.limit:.2f} is "
-                    f"spent; {self._stored} of {self._total} missing answers were bought",
+                    f"the next answer may cost {dollars(most_cost)}, and {dollars(budget.spent)} of "
+                    f"{dollars(budget.limit or 0.0)} is spent; {self._stored} of {self._total} missing answers were "
+                    "bought",
                     "",
                     "raise --max-cost; the same command buys only what is missing",
                 )

@@ -189,7 +189,7 @@ def test_a_question_without_a_reply_ends_the_work_or_counts(place: Place) -> Non
 def test_a_budget_stops_before_it_is_passed_and_the_same_command_goes_on(place: Place) -> None:
     most = (len("Who was it? 10") + 64) * 1e-6 + 6 * 1e-5
     budget = Budget(limit=6.5 * most)
-    with pytest.raises(BudgetReachedError, match=r"of \$0\.00 is spent; \d+ of 24 missing answers were bought"):
+    with pytest.raises(BudgetReachedError, match=r"of \$0\.00090 is spent; \d+ of 24 missing answers were bought"):
         ask(place.ctx, place.model(price=PRICE), place.puzzles, budget=budget)
     bought = len(place.ids())
     assert 6 <= bought < 24 and budget.spent <= (budget.limit or 0) and budget.reserved == pytest.approx(0.0)

@@ -8,7 +8,7 @@ import pytest
 
 from artifacts.errors import BadInputError
 from flows.config.models_file import ApiModel, CheckpointModel, check_purchase, load_models
-from stages.answering.prices import HourPrice, TokenPrice, Tokens, cached_tokens
+from stages.answering.prices import HourPrice, TokenPrice, Tokens, cached_tokens, dollars
 from stages.answering.settings import ApiRequest, Parameters
 
 TODAY = datetime.date(2025, 6, 1)
@@ -124,8 +124,8 @@ def test_a_purchase_needs_a_bound_and_a_price_of_this_year() -> None:
     model = ApiModel(name="a", kind="openai", model="m", parameters=Parameters(max_tokens=5), price=price())
     check_purchase(model, max_cost=1.0, today=TODAY, old_prices=False)
     for changes, words in (
-        ({"price": None}, "no price, so that"),
-        ({"parameters": Parameters()}, "no parameters.max_tokens, so that"),
+        ({"price": None}, "no price, so the cost"),
+        ({"parameters": Parameters()}, "no parameters.max_tokens, so the cost"),
         ({"price": price(date=datetime.date(2024, 5, 1))}, "a price of 2024-05-01"),
         ({"price": price(date=datetime.date(2027, 1, 1))}, "a price of 2027-01-01"),
     ):
@@ -134,3 +134,11 @@ def test_a_purchase_needs_a_bound_and_a_price_of_this_year() -> None:
     check_purchase(model.model_copy(update={"price": None}), max_cost=None, today=TODAY, old_prices=False)
     old = model.model_copy(update={"price": price(date=datetime.date(2024, 5, 1))})
     check_purchase(old, max_cost=1.0, today=TODAY, old_prices=True)
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [(0.0, "$0.0000"), (5.0, "$5.0000"), (0.0123456, "$0.0123"), (0.00012, "$0.00012"), (6.54e-6, "$0.0000065")],
+)
+def test_small_amounts_keep_two_digits(amount: float, text: str) -> None:
+    assert dollars(amount) == text
