@@ -129,6 +129,8 @@ def cost_plot(models: Sequence[BenchmarkedModel], line: Line | None) -> bytes:
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.margins(x=0.15)
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(low, -0.05), min(high, 1.05))  # the line goes on beyond 0 and 1
     return to_png(figure)
 
 
