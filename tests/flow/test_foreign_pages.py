@@ -107,7 +107,7 @@ def test_a_page_of_another_origin_gets_nothing_and_creates_nothing(host: str, ap
 
 def test_a_name_that_is_pointed_at_this_machine_gets_nothing_and_creates_nothing(api: str, browser: Browser) -> None:
     rebound = api.replace("127.0.0.1", REBOUND)
-    browser.open(f"{rebound}/version", "another name")
+    browser.open(f"{rebound}/version", "does not accept this Host header")
     seen = _attack(browser, rebound)
     assert seen.pop("blind post") == seen.pop("blind post without type") == "unseen"
     assert len(seen) == 6 and set(seen.values()) == {"refused"}, seen

@@ -22,12 +22,12 @@ LIMIT_S = 150
 SCRIPT = """
     import os, signal, sys, time
     from pathlib import Path
-    from flows.orchestration.server.backend import Backend
+    from flows.orchestration.server.backend import PrefectBackend
     from flows.orchestration.run_environment import prepare_command_environment
 
     home = Path(sys.argv[1])
     prepare_command_environment(home, debug=False)
-    with Backend(home / "server.log") as backend:
+    with PrefectBackend(home / "server.log") as backend:
         from prefect import flow, task
 
         @task

@@ -216,7 +216,7 @@ def test_a_decision_from_before_curves_were_kept_is_gone_on_from(tmp_path: Path)
     assert [item["iteration"] for item in verdict["curve"]] == [1, 2]
     assert [item["noise"] is None for item in verdict["curve"]] == [True, False]
     assert verdict["candidates"] == 3
-    assert "chosen of 2" in verdict["reason"]
+    assert "the best of 2" in verdict["reason"]
     after_rollback = _judged(PromoteConfig(rollback=rule), challenger, {**made_then, "rolled_back": True}, store)
     assert [item["iteration"] for item in after_rollback["curve"]] == [2]
 
