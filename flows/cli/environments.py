@@ -135,8 +135,8 @@ def _items(name: str, count: int, level: str | None, seed: int) -> "list[Any]":
     from stages.prepare import PrepareConfig
 
     if (word := name.partition(":")[0]) in _IN_A_RECIPE:
-        found = "its items come from a file or from parts that a recipe names"
-        raise BadInputError(name, found, "an environment with items of its own", f"train with {_IN_A_RECIPE[word]}")
+        problem = "its items come from a file or from parts that a recipe names"
+        raise BadInputError(name, problem, "an environment with items of its own", f"train with {_IN_A_RECIPE[word]}")
     if name in environment.names():
         levels = needs(environment.get(name), HasLevels, "--level", "choose another environment").levels
         if (chosen := level or next(iter(levels))) not in levels:

@@ -94,9 +94,9 @@ def race(where: Place, count: int, seed: int = 1) -> dict[str, Any]:
             assert outcomes[0].ref == outcomes[1].ref, f"round {number}: they hold different refs"
             expected = _content(winners[0], number)
             assert [outcome.content for outcome in outcomes] == [expected] * 2, f"round {number}: not the winner's"
-            found = _address(store, number).find(_identity(number))
-            assert found == outcomes[0].ref, f"round {number}: the store holds {found}"
-            assert Artifact.open(store, found).read_bytes("batch.bin") == expected
+            winner = _address(store, number).find(_identity(number))
+            assert winner == outcomes[0].ref, f"round {number}: the store holds {winner}"
+            assert Artifact.open(store, winner).read_bytes("batch.bin") == expected
             wins[winners[0]] += 1
     finally:
         for writer in writers:

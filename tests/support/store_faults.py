@@ -114,8 +114,8 @@ class Campaign:
 
     def _publish(self, address: ArtifactAddress[Checkpoint], number: int, files: dict[str, bytes]) -> Ref[Checkpoint]:
         identity = _identity(number)
-        if found := address.find(identity):
-            return found
+        if published := address.find(identity):
+            return published
         attempt = address.attempt(identity)
         with attempt.folder(self.scratch) as folder:
             for name, data in files.items():
@@ -154,8 +154,8 @@ class Campaign:
         store = self._clean()
         keys = set(store.list("runs"))
         for number, ref in self.published.items():
-            found = self._address(store, number).find(_identity(number))
-            assert found == ref, f"artifact {number} is lost or another: {found}"
+            stored = self._address(store, number).find(_identity(number))
+            assert stored == ref, f"artifact {number} is lost or another: {stored}"
             assert _read(store, ref, self.scratch) == self.content(number), f"artifact {number} was damaged"
             manifest = Artifact.open(store, ref).manifest
             keys -= {f"{ref.key}/{manifest.attempt}/{name}" for name in manifest.files} | {f"{ref.key}/{MANIFEST_NAME}"}
