@@ -18,6 +18,8 @@ LINK_SHARE = 0.7
 """Share of a connection's rate that collectives reach; assumed."""
 STORE_RATE = 1e9
 """Bytes/s to and from the store; assumed."""
+STEP_SECONDS, TOKEN_SECONDS = 2e-3, 20e-6
+"""Seconds that an engine spends on the CPU for each step and for each token: scheduling, sampling, output; assumed."""
 _WIDTH = 2
 """Bytes of a number in bf16."""
 
@@ -90,13 +92,14 @@ def iteration_times(
     engine: EngineHardware,
     cache_bytes: float,
     state_bytes: float,
+    token_seconds: float = TOKEN_SECONDS,
 ) -> Times:
     """Returns the times of an iteration.
 
     * A token costs 2 FLOPs a weight in a forward pass. The output head and attention, 4 Q L for each token attended to,
       count for completions only. Training costs three forward passes, four with activation checkpointing.
     * Decoding reads the weights once a step and each sequence's cache. As many sequences run as the cache has room for.
-      The longest completion takes its steps one after the other.
+      The engine's own work comes after that. The longest completion takes its steps one after the other.
     * FSDP2 gathers N weights in bf16 for forward and again for backward, and reduces N gradients in fp32, for each
       micro-batch. This runs beside the arithmetic, so the longer one counts.
     * Rows of an optimizer step that do not divide among the processes leave some of them idle.
@@ -107,6 +110,7 @@ def iteration_times(
     Args:
         cache_bytes: KV cache of one engine on all of its GPUs.
         state_bytes: Training state that an iteration writes.
+        token_seconds: The engine's own work for a token.
     """
     gpu, world, group, shares = cluster.gpu, trainer.world, trainer.tensor_parallel, trainer.row_shares
     body = shape.layers * shape.layer
@@ -139,9 +143,11 @@ def iteration_times(
     rate = engine.tensor_parallel_size * gpu.bandwidth * DECODING_SHARE
     cache_of_step = cache_bytes_a_token(shape, _WIDTH) * context * at_once
     products = 2 * (body + shape.head) * at_once / (engine.tensor_parallel_size * gpu.flops * PREFILL_SHARE)
-    a_step = max((_WIDTH * weights + cache_of_step) / rate, products)
+    computing = max((_WIDTH * weights + cache_of_step) / rate, products)
+    a_step = computing + STEP_SECONDS + at_once * token_seconds
     decoding = work.sampled_tokens / (replicas * at_once) * a_step
-    tail = max(0.0, recipe.sample.sampling.max_tokens * _WIDTH * weights / rate - decoding)
+    alone = _WIDTH * weights / rate + STEP_SECONDS + token_seconds
+    tail = max(0.0, recipe.sample.sampling.max_tokens * alone - decoding)
     prefill = 2 * work.prompt_tokens * body / (fleet * gpu.flops * PREFILL_SHARE)
     sample = decoding + prefill + tail
 
@@ -154,7 +160,8 @@ def iteration_times(
         "rows of a step" if busy < 0.6 else "training": arithmetic, "exchange of weights": exchange,
         "sums of tensor groups": summing,
     }  # fmt: skip
-    work_s = decoding * fleet / cluster.count + prefill + min(arithmetic * busy, train) * world / cluster.count
+    decoding_work = decoding * computing / a_step * fleet / cluster.count
+    work_s = decoding_work + prefill + min(arithmetic * busy, train) * world / cluster.count
     across = moved if cluster.nodes > 1 else 0.0
     return Times(
         sample=sample,

@@ -6,6 +6,8 @@ and, with `--saved`, the memory and the traffic of processes that save a model.
 
 `--only time [--sizes 20M ...]` takes none of these steps. It runs iterations of models of three sizes on this CPU, and
 compares their seconds in engine and trainer with the plan's, whose data sheet has the rates that this machine reaches.
+A smaller model than these tells what a token costs the engine besides arithmetic. No model is warm-started, because
+short answers would leave little but fixed costs to compare.
 """
 
 import argparse
@@ -140,6 +142,8 @@ def _take_step(rank: int, processes: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+SMALLEST = {"hidden": 128, "layers": 4, "heads": 2, "kv_heads": 2, "head_dim": 64, "intermediate": 352}
+"""A model of a million weights: its engine is busy with its own work."""
 TIMED: dict[str, dict[str, int]] = {
     "20M": {"hidden": 512, "layers": 6, "heads": 8, "kv_heads": 8, "head_dim": 64, "intermediate": 1408},
     "60M": {"hidden": 768, "layers": 8, "heads": 12, "kv_heads": 12, "head_dim": 64, "intermediate": 2112},
@@ -160,15 +164,15 @@ def machine_as_gpu() -> Gpu:
     return Gpu("CPU", 0, memory, matmul_peak(), rate, rate, rate)
 
 
-def time_iteration(name: str, gpu: Gpu) -> dict[str, Any]:
+def time_iteration(sizes: dict[str, int], gpu: Gpu, token_seconds: float) -> dict[str, Any]:
     """Runs two iterations of a model, and returns measured and planned seconds of the second one.
 
     The plan's work is replaced by what the iteration counted, so that only the time model is compared.
     """
     cores = len(os.sched_getaffinity(0))
-    changes = [f"model.{key}={value}" for key, value in TIMED[name].items()]
-    changes += ["iterations=2", "warm_start.learning_rate=1e-3", "finetune.learning_rate=1e-5"]
-    changes += ["sample.sampling.max_tokens=128", "sample.sampling.samples_per_prompt=32", "pack.uniform_groups=kept"]
+    changes = [f"model.{key}={value}" for key, value in sizes.items()]
+    changes += ["iterations=2", "warm_start=null", "finetune.learning_rate=1e-5", "pack.uniform_groups=kept"]
+    changes += ["sample.sampling.max_tokens=128", "sample.sampling.samples_per_prompt=8"]
     told = [f"engine.threads={cores}", f"trainer.threads={cores}", "engine.kv_cache_gib=1", "engine.max_num_seqs=512"]
     told += ["engine.dtype=bfloat16", "trainer.compute_dtype=bf16"]
     with tempfile.TemporaryDirectory() as folder:
@@ -187,10 +191,12 @@ def time_iteration(name: str, gpu: Gpu) -> dict[str, Any]:
     )  # fmt: skip
     state = 3 * BYTES[recipe.finetune.optimizer.master_dtype] * shape.parameters * recipe.finetune.carry_state
     cache = profile.engine.kv_cache_gib * GIB
-    times = iteration_times(recipe, shape, work, Cluster(gpu, 1), profile.trainer, profile.engine, cache, state)
+    one, trainer, engine = Cluster(gpu, 1), profile.trainer, profile.engine
+    times = iteration_times(recipe, shape, work, one, trainer, engine, cache, state, token_seconds)
     measured = seconds["sample"] + seconds["evaluate"] + seconds["finetune"]
     return {
         "parameters": shape.parameters,
+        "sampled_tokens": work.sampled_tokens,
         "measured": {part: seconds[part] for part in ("sample", "evaluate", "finetune")},
         "planned": asdict(times),
         "difference": times.iteration / measured - 1,
@@ -241,8 +247,12 @@ def main() -> None:
 def time_figures(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Bar], Callable[[], None]]:
     """Measures iterations; returns figures, bars and what prints them."""
     gpu = machine_as_gpu()
-    timed = {name: time_iteration(name, gpu) for name in arguments.sizes}
-    return {"machine": asdict(gpu), "times": timed}, time_bars(timed), lambda: show_times(gpu, timed)
+    least = time_iteration(SMALLEST, gpu, token_seconds=0)
+    missing = least["measured"]["sample"] + least["measured"]["evaluate"] - least["planned"]["sample"]
+    token_seconds = missing / least["sampled_tokens"]
+    timed = {name: time_iteration(TIMED[name], gpu, token_seconds) for name in arguments.sizes}
+    machine = asdict(gpu) | {"token_seconds": token_seconds}
+    return {"machine": machine, "times": timed}, time_bars(timed), lambda: show_times(machine, timed)
 
 
 def memory_figures(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Bar], Callable[[], None]]:
@@ -313,9 +323,10 @@ def time_bars(timed: dict[str, dict[str, Any]]) -> list[Bar]:
     return [Bar.at_most(f"{size}: {name}", abs(row["difference"]), TIME_AGREEMENT) for size, row in timed.items()]
 
 
-def show_times(gpu: Gpu, timed: dict[str, dict[str, Any]]) -> None:
+def show_times(machine: dict[str, Any], timed: dict[str, dict[str, Any]]) -> None:
     """Prints the rates of the machine, and a line for each model."""
-    print(f"this machine: {gpu.flops / 1e9:.0f} GFLOP/s in bf16, {gpu.bandwidth / 1e9:.1f} GB/s")
+    rates = f"{machine['flops'] / 1e9:.0f} GFLOP/s in bf16, {machine['bandwidth'] / 1e9:.1f} GB/s"
+    print(f"this machine: {rates}, {1e6 * machine['token_seconds']:.0f} µs a sampled token")
     for size, row in timed.items():
         plan, seen = row["planned"], row["measured"]
         sample = f"sample {plan['sample']:.1f} s (measured {seen['sample'] + seen['evaluate']:.1f})"
