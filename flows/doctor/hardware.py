@@ -13,7 +13,7 @@ from flows.config.settings import load_settings
 from flows.doctor.facts import MachineFacts, SoftwareFacts
 from stages.hardware.compute_type import Choice, native_type, training_type
 from stages.sampling.config import EngineHardware
-from stages.training.job import TrainHardware
+from stages.training.worker_group.hardware import TrainHardware
 
 Device = Literal["cpu", "cuda"]
 Part = Literal["trainer", "engine"]

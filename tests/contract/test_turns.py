@@ -30,9 +30,9 @@ from stages.sampling.config import EngineHardware, SamplingConfig
 from stages.sampling.engine import Engine
 from stages.sampling.turns import Tool
 from stages.strategies.config import title_of
-from stages.training.job import TrainHardware
 from stages.training.model.placement import load_reference
 from stages.training.trainer_batch import TrainerBatch
+from stages.training.worker_group.hardware import TrainHardware
 from tests.support.trainer_work import save_batch
 
 TEXTS = ["Who was it?", "Where?", write_call(["It was the cook"]), write_call(["It was the maid"]), "A: cook\nB: hall"]
