@@ -1,5 +1,6 @@
 """Layout of the trainer's processes on machines. This module imports no torch."""
 
+from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal, Self
@@ -16,6 +17,21 @@ def is_public(address: str) -> bool:
         return ip_address(address).is_global
     except ValueError:
         return False
+
+
+@dataclass(frozen=True)
+class RowShare:
+    """The share of a step's rows that a process computes. The processes of a tensor group compute the same share.
+
+    Attributes:
+        number: Number of the share, from 0.
+        count: Number of shares: one for each process, or for each tensor group.
+        is_first: Whether the process is the first of its tensor group. Sums over all processes leave the others out.
+    """
+
+    number: int
+    count: int
+    is_first: bool
 
 
 class TrainHardware(Config):
@@ -100,8 +116,18 @@ class TrainHardware(Config):
 
     @property
     def row_shares(self) -> int:
-        """The number of shares of the rows of a step: one for each process, or for each tensor group."""
-        return self.world // self.tensor_parallel
+        """The number of shares of the rows of a step."""
+        return self.row_share(0, self.world).count
+
+    def row_share(self, rank: int, world: int) -> RowShare:
+        """Returns the share of a running process.
+
+        Args:
+            rank: Number of the process, from 0.
+            world: Number of processes that run; in a worker group it is `self.world`.
+        """
+        size = self.tensor_parallel
+        return RowShare(rank // size, world // size, is_first=rank % size == 0)
 
     @property
     def rendezvous_host(self) -> str | None:
