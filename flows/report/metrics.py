@@ -1,8 +1,8 @@
 """The registry of metrics: for each figure its source, its title, its formats and the views that show it.
 
 The terminal, the HTML report, Prefect's tables, trackers, `summary.json` and comparisons of recipes read it. To add a
-metric, let a stage store the number in its facts and add a line here: to `METRICS` for a figure of an iteration, to
-`MEASURES` for a figure of an evaluation. Figures of `summary.json` also need a row in `docs/json.md`.
+metric of an iteration, let a stage store the number in its facts and add a line to `METRICS`; a figure of an evaluation
+is a line in `flows.report.measures`. Figures of `summary.json` also need a row in `docs/json.md`.
 
 Tracker names follow what users know from other trainers: TRL's names for training figures, verl's for stage times and
 throughput; held-out accuracy is under `eval/`, the measurement on the test split under `test/`.
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stages.statistics.estimates import Interval
 
@@ -26,8 +26,6 @@ Value = float | Interval | None
 Values = Mapping[str, Value]
 """The figures of one iteration by metric key."""
 
-MODES = ("sampled", "greedy")
-"""How the answers of an evaluation are decoded: at the recipe's temperature, or as the most likely tokens."""
 INTERVAL = "interval"
 """The format of a mean with its 95% interval: `62.1% (58.0 to 66.2)`."""
 
@@ -111,37 +109,6 @@ class Metric:
         return isinstance(self.page, str) and self.page.endswith("%")
 
 
-@dataclass(frozen=True)
-class Measure:
-    """One figure of an evaluation in one mode (sampled or greedy).
-
-    Attributes:
-        key: Its name in the mode's part of an evaluation's facts.
-        title: Its title in tables of measurements; empty where it has no row of its own.
-        cell: Returns the text of a cell from the mode's facts.
-        tracker: Its name in trackers, after the split and the mode; a value with several parts has a name for each.
-        tracker_bounds: Whether trackers also get the bounds of its 95% interval.
-        is_shown: Returns whether the facts of a mode have something to show.
-    """
-
-    key: str
-    title: str = ""
-    cell: Callable[[Mapping[str, Any]], str] = lambda _: ""
-    tracker: str = ""
-    tracker_bounds: bool = False
-    is_shown: Callable[[Mapping[str, Any]], bool] = lambda _: True
-
-    def tracked(self, mode_facts: Mapping[str, Any]) -> dict[str, float | None]:
-        """Returns its numbers by tracker name."""
-        value = mode_facts.get(self.key)
-        if not isinstance(value, dict):
-            return {self.tracker: value}
-        if "mean" not in value:
-            return {f"{self.tracker}/{part}": number for part, number in value.items()}
-        bounds = {f"{self.tracker}_{end}": value[end] for end in ("low", "high")} if self.tracker_bounds else {}
-        return {self.tracker: value["mean"], **bounds}
-
-
 def mean_known(values: Iterable[float | None]) -> float | None:
     """Returns the mean of the values that are not None; None if there are none."""
     known = [value for value in values if value is not None]
@@ -202,7 +169,7 @@ def _accuracy(mode: str) -> MetricSource:
 def _statements(verdict: str) -> MetricSource:
     """Returns the source of the mean number of statements with a verdict in a sampled held-out answer.
 
-    Trackers get it by `MEASURES`, as `eval/sampled/statements/proved`.
+    Trackers get it by `measures.MEASURES`, as `eval/sampled/statements/proved`.
     """
 
     def read(record: IterationRecord) -> float | None:
@@ -360,56 +327,6 @@ METRICS: tuple[Metric, ...] = (
     Metric("promoted", "1 where the checkpoint was promoted", MetricSource("promote", _promoted), tracker="promoted"),
 )  # fmt: skip
 """The figures of an iteration."""
-
-
-def _interval_cell(key: str) -> Callable[[Mapping[str, Any]], str]:
-    return lambda mode_facts: interval_text(Interval(**mode_facts[key]))
-
-
-def _statements_cell(mode_facts: Mapping[str, Any]) -> str:
-    """Returns the mean number of statements in a completion, and the mean number with each verdict."""
-    if mode_facts["deductions"]["statements"] is None:
-        return "not provable"
-    return (
-        "{statements:.1f}: {proved:.1f} proved, {restated:.1f} restated, {open:.1f} open, {contradicted:.1f} wrong"
-    ).format(**mode_facts["deductions"])
-
-
-MEASURES: tuple[Measure, ...] = (
-    Measure("accuracy", "accuracy", _interval_cell("accuracy"), "accuracy", tracker_bounds=True),
-    Measure("exact", "all answers right", _interval_cell("exact"), "exact"),
-    Measure("completion_tokens_mean", "completion tokens", lambda facts: f"{facts['completion_tokens_mean']:.1f}",
-            "mean_length"),
-    Measure("truncated_fraction", "unfinished",
-            lambda facts: unfinished_text(facts["truncated_fraction"], facts.get("early_stopped_fraction")),
-            "clipped_ratio"),
-    Measure("early_stopped_fraction", tracker="early_stopped_ratio"),
-    Measure("deductions", "statements", _statements_cell, "statements",
-            is_shown=lambda facts: facts["deductions"]["statements"] != 0),
-)  # fmt: skip
-"""The figures of an evaluation in one mode."""
-
-
-def _tokens_cell(facts: Mapping[str, Any]) -> str:
-    """Returns the tokens with their interval as `83.1 (79.5 to 86.7)`."""
-    return "{mean:.1f} ({low:.1f} to {high:.1f})".format(**facts["tokens"])
-
-
-STRATEGY_MEASURES: tuple[Measure, ...] = (
-    Measure("accuracy", "accuracy", _interval_cell("accuracy")),
-    Measure("exact", "all answers right", _interval_cell("exact")),
-    Measure("tokens", "tokens a puzzle", _tokens_cell),
-)
-"""The figures of a strategy at test time."""
-
-RELIABILITY_MEASURES: tuple[Measure, ...] = (
-    Measure("pass_at", "pass@k", _interval_cell("pass_at")),
-    Measure("best", "best@k", _interval_cell("best")),
-    Measure("majority", "majority@k", _interval_cell("majority")),
-    Measure("majority_exact", "majority@k, all right", _interval_cell("majority_exact")),
-    Measure("majority_letters", "majority@k, by question", _interval_cell("majority_letters")),
-)
-"""The figures of k samples of each puzzle."""
 
 
 def values_of(record: IterationRecord) -> dict[str, Value]:
