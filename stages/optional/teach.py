@@ -40,7 +40,8 @@ from artifacts.tensors import PackedBatch
 from stages.context import StageContext
 from stages.environments.puzzle import Style
 from stages.environments.tables import taught_passages
-from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
+from stages.grpo.groups import Branch, Group
+from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.shape import read_shape
 from stages.models.tensors import check_weights
 from stages.models.tokenizers.chat import ChatTokenizer

@@ -21,7 +21,7 @@ from stages.environments.puzzle import Puzzle
 from stages.environments.solver_tool import CALL_END, CALL_START, write_call, write_told
 from stages.environments.tables import to_table
 from stages.evaluate import EvaluateConfig, evaluate
-from stages.grpo.packing import Branch, Group
+from stages.grpo.groups import Branch, Group
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.shape import read_shape
 from stages.models.tokenizers.chat import ChatTokenizer

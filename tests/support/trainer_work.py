@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
+from stages.grpo.groups import Branch, Group
+from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.shape import DecoderShape, read_shape
 from stages.training.job import LossConfig, OptimizerConfig, TrainJob
 from stages.training.model.master_weights import TrainedWeights

@@ -13,8 +13,9 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
 from artifacts.errors import BadInputError
+from stages.grpo.groups import Branch, Group
 from stages.grpo.loss import TokenLoss
-from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
+from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.shape import read_shape
 from stages.training.job import LossConfig, OptimizerConfig
 from stages.training.model.master_weights import TrainedWeights
