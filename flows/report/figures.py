@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.lookup.stages import PARTS
 from flows.report import metrics
-from flows.report.metrics import Metric, Presence, Value, number, values_of
+from flows.report.metrics import Metric, MetricValue, Presence, number, values_of
 from stages.statistics.records import Measurement
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class IterationFigures:
     """
 
     number: int
-    values: dict[str, Value]
+    values: dict[str, MetricValue]
     sampled: Measurement | None
     greedy: Measurement | None
     promoted: bool

@@ -21,9 +21,9 @@ from stages.statistics.estimates import Interval
 if TYPE_CHECKING:
     from flows.lookup.history import IterationRecord
 
-Value = float | Interval | None
+MetricValue = float | Interval | None
 """A number, a mean with its 95% interval, or None where nothing was measured."""
-Values = Mapping[str, Value]
+MetricValues = Mapping[str, MetricValue]
 """The figures of one iteration by metric key."""
 
 INTERVAL = "interval"
@@ -52,7 +52,7 @@ class MetricSource:
     """
 
     stage: str
-    read: Callable[[IterationRecord], Value]
+    read: Callable[[IterationRecord], MetricValue]
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Metric:
     unit: str = ""
     column: str = ""
     terminal: str = ""
-    page: str | Callable[[Values], str] = ""
+    page: str | Callable[[MetricValues], str] = ""
     prefect: int | None = None
     summary: bool = False
     tracker: str = ""
@@ -94,7 +94,7 @@ class Metric:
     presence: Presence = Presence.ALWAYS
     default: float | None = None
 
-    def page_text(self, values: Values) -> str:
+    def page_text(self, values: MetricValues) -> str:
         """Returns the cell of an iteration in the HTML report."""
         return self.page(values) if callable(self.page) else text(values[self.key], self.page)
 
@@ -115,12 +115,12 @@ def mean_known(values: Iterable[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def number(value: Value) -> float | None:
+def number(value: MetricValue) -> float | None:
     """Returns a value as one number; an interval as its mean."""
     return value.mean if isinstance(value, Interval) else value
 
 
-def text(value: Value, form: str) -> str:
+def text(value: MetricValue, form: str) -> str:
     """Returns a value as text; empty if it is None.
 
     Args:
@@ -137,7 +137,7 @@ def interval_text(interval: Interval) -> str:
     return f"{interval.mean:.1%} ({low * 100:.1f} to {high * 100:.1f})"
 
 
-def unfinished_text(truncated_fraction: Value, early_stopped_fraction: Value) -> str:
+def unfinished_text(truncated_fraction: MetricValue, early_stopped_fraction: MetricValue) -> str:
     """Returns `3.1%` for completions cut at the token limit; `3.1% + 12.0% stopped early` if `early_stop` cut any."""
     early = f" + {text(early_stopped_fraction, '.1%')} stopped early" if early_stopped_fraction else ""
     return "" if truncated_fraction is None else text(truncated_fraction, ".1%") + early
@@ -216,15 +216,15 @@ def _updates_behind(record: IterationRecord) -> float | None:
     return float(len(set(digests)) - 1) if len(digests) == 2 else None
 
 
-def _alarm_cell(values: Values) -> str:
+def _alarm_cell(values: MetricValues) -> str:
     return "reward up, accuracy down" if values["reward_alarm"] else ""
 
 
-def _unfinished_cell(values: Values) -> str:
+def _unfinished_cell(values: MetricValues) -> str:
     return unfinished_text(values["truncated_fraction"], values["early_stopped_fraction"])
 
 
-def _skipped_cell(values: Values) -> str:
+def _skipped_cell(values: MetricValues) -> str:
     return f"{values['skipped_steps']} of {values['updates']}"
 
 
@@ -329,7 +329,7 @@ METRICS: tuple[Metric, ...] = (
 """The figures of an iteration."""
 
 
-def values_of(record: IterationRecord) -> dict[str, Value]:
+def values_of(record: IterationRecord) -> dict[str, MetricValue]:
     """Returns the value of every metric in an iteration, by key; None if it was not measured and has no default."""
     values = {item.key: item.source.read(record) for item in METRICS}
     return {item.key: item.default if values[item.key] is None else values[item.key] for item in METRICS}
