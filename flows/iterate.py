@@ -16,7 +16,8 @@ from flows import ahead
 from flows.config.recipes import load_profile
 from flows.curriculum import first_position, next_position
 from flows.inputs.puzzle_sets import publish_set
-from flows.lookup.history import STAGES, read_run
+from flows.lookup.history import read_run
+from flows.lookup.stages import STAGES
 from flows.opening import REFRESH, StageName, opened_run, requested_at
 
 

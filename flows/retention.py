@@ -25,7 +25,7 @@ from flows.removal import Removal
 from stages.promotion.promoted import Promoted
 from stages.statistics.records import read_decision
 
-Part = Literal["training_state", "checkpoint", "reference", "batch", "rollouts", "critic", "critic_state"]
+IterationPart = Literal["training_state", "checkpoint", "reference", "batch", "rollouts", "critic", "critic_state"]
 _IN_ATTEMPT = re.compile(r"(.+?)/((?:attempt|progress)-[0-9a-f]+(?:-[0-9]{8}T[0-9]+)?)/(.+)")
 """Matches the key of a file of an attempt: artifact, folder of the attempt (named in `artifacts.address`), and file."""
 
@@ -37,7 +37,7 @@ class Retention(Config):
     stay.
     """
 
-    parts: tuple[Part, ...] = Field(
+    parts: tuple[IterationPart, ...] = Field(
         default=("training_state", "critic_state"), description="Parts of an iteration that are removed."
     )
     keep_last: int = Field(

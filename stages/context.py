@@ -23,8 +23,8 @@ from stages.sampling import engine_key
 from stages.sampling.config import EngineHardware
 from stages.sampling.engine import Engine
 from stages.sampling.replicas import placement
-from stages.training.job import TrainHardware
 from stages.training.worker_group.group import WorkerGroup
+from stages.training.worker_group.hardware import TrainHardware
 
 
 class Profile(Config):

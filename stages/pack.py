@@ -12,7 +12,8 @@ from artifacts.refs import Batch, Grades, Ref, Rollouts, Values
 from artifacts.schemas import BY_TOOL, GRADES, GRADES_FILE, ROLLOUTS, TOKEN_ADVANTAGES, TOKEN_ADVANTAGES_FILE
 from artifacts.tensors import BATCH_FILE
 from stages.context import StageContext
-from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
+from stages.grpo.groups import Branch, Group
+from stages.grpo.packing import PackConfig, pack_groups
 from stages.sampling.config import KEPT_GROUPS
 from stages.sampling.resample import UNIFORM_TOLERANCE
 

@@ -16,7 +16,8 @@ from artifacts.schemas import PUZZLES
 from stages.context import StageContext
 from stages.environments.puzzle import Style, Taught
 from stages.environments.tables import taught_passages
-from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
+from stages.grpo.groups import Branch, Group
+from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.training.job import EpochOrder, LossConfig, OptimizerConfig
 from stages.training.launch import Schedule, Target, Weights, train_and_publish

@@ -48,7 +48,7 @@ def evaluate(
     if options.json:
         print_json(result.model_dump(mode="json"))
         return
-    from flows.report.metrics import RELIABILITY_MEASURES, STRATEGY_MEASURES
+    from flows.report.measures import RELIABILITY_MEASURES, STRATEGY_MEASURES
     from flows.report.summary import figures_table, measure_rows, reliability_rows, strategy_rows, task_rows
 
     sampled = f"sampled: avg@{answers.samples}, the mean of {answers.samples} answers to each"

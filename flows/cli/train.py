@@ -13,7 +13,7 @@ from flows.cli.console.options import (
     ProfileChanges,
     ProfileName,
     RecipeChanges,
-    Refresh,
+    RefreshedStages,
     Stored,
     shipped,
 )
@@ -37,7 +37,7 @@ def train(
         Parameter(help="Change of the recipe, as section.key=value; may be repeated. Recorded with the run."),
     ] = (),
     set_profile: ProfileChanges = (),
-    refresh: Refresh = (),
+    refresh: RefreshedStages = (),
     role: Literal["both", "sampler", "trainer"] = "both",
     options: Stored = STORED,
 ) -> None:
@@ -82,7 +82,7 @@ def iterate(
     *,
     more: Annotated[int | None, Optional] = None,
     until: Annotated[int | None, Optional] = None,
-    refresh: Refresh = (),
+    refresh: RefreshedStages = (),
     profile: ProfileName = "cpu",
     options: Stored = STORED,
 ) -> None:

@@ -6,7 +6,8 @@ from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
 from artifacts.store.store import Store
 from flows.config.recipe_diff import Difference, differences
-from flows.lookup.history import PARTS, RunRecord
+from flows.lookup.history import RunRecord
+from flows.lookup.stages import PARTS
 from flows.report.paired import PairedResults
 from stages.statistics.estimates import Interval
 

@@ -8,19 +8,12 @@ from pydantic import Field, model_validator
 from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.identity import Added
+from flows.config.distillation import DistillationConfig
 from stages.curriculum.levels import RUN
 from stages.curriculum.overlay import SECTIONS, with_base_sections
 from stages.environments import environment
-from stages.environments.capabilities import (
-    AnswersCalls,
-    ChecksFormat,
-    Proves,
-    WritesAnswers,
-    WritesDerivations,
-    missing,
-)
+from stages.environments.capabilities import AnswersCalls, Proves, WritesAnswers, WritesDerivations, missing
 from stages.environments.config import SourceConfig
-from stages.environments.corruption import NEEDED
 from stages.environments.generate import PuzzleConfig, ZebraConfig
 from stages.environments.puzzle import Taught
 from stages.evaluate import EvaluateConfig
@@ -29,9 +22,7 @@ from stages.grade import GradeConfig, NeededCapability, needs_of
 from stages.grpo.packing import PackConfig
 from stages.models.source import ModelConfig
 from stages.optional.advance import StageEnd
-from stages.optional.distil import DistilConfig
 from stages.optional.rate import PassRateConfig
-from stages.optional.sft import SftConfig
 from stages.optional.teach import POLICY, TeachConfig
 from stages.prepare import PrepareConfig
 from stages.promotion.gate import PromoteConfig
@@ -44,66 +35,6 @@ from stages.warm_start import WarmStartConfig
 
 _CHANGE_PROBABILITIES = ("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 """Settings of the sampler, besides temperature, that make a token's probability differ from the model's."""
-
-STUDENT = "student"
-SOLVER = "solver"
-ANSWERS = "answers/"
-"""First part of the keys of a benchmark's stored answers."""
-
-
-class DistillationConfig(Config):
-    """Supervised fine-tuning on the selected texts of a teacher, in rounds."""
-
-    teacher: str = Field(
-        default=STUDENT,
-        description="The teacher: `student`, the model itself, as in rejection sampling; `solver`, the environment's "
-        "solver; the key of a benchmark's stored answers, `answers/...`; or a checkpoint: a key, RUN@ITERATION, a "
-        "folder, hub:ID or gguf:PACKAGE/FILE.",
-    )
-    rounds: int = Field(
-        default=1,
-        ge=1,
-        le=1000,
-        description="Rounds of sampling, selection and training, each on the next train puzzles; more than one only "
-        "for the teacher `student`, which changes.",
-    )
-    sample: SampleConfig = Field(default_factory=SampleConfig, description="Sampling of a teacher that is a model.")
-    texts: DistilConfig = Field(default_factory=DistilConfig, description="Selection of the texts.")
-    sft: SftConfig = Field(default_factory=SftConfig, description="Training on the texts.")
-
-    @property
-    def taught(self) -> Taught | None:
-        """Style of the derivations to train on; None if the solver writes none."""
-        return None if self.teacher != SOLVER or self.texts.written == "answers" else self.texts.written
-
-    def needs(self) -> list[NeededCapability]:
-        """Returns the abilities of the environment that the settings need."""
-        required: list[NeededCapability] = []
-        if self.teacher == SOLVER and self.texts.written != "answers":
-            required.append(
-                NeededCapability(
-                    "distil.teacher = 'solver'", WritesDerivations, "set distil.texts.written to 'answers'"
-                )
-            )
-        if self.teacher == SOLVER:
-            required.append(NeededCapability("distil.teacher = 'solver'", WritesAnswers, "choose another teacher"))
-        if self.texts.well_formed:
-            required.append(NeededCapability("distil.texts.well_formed", ChecksFormat, "set it to false"))
-        if self.texts.corruption is not None:
-            kind = self.texts.corruption.kind
-            where, other = f"distil.texts.corruption.kind = '{kind}'", "choose another corruption, or none"
-            required += [NeededCapability(where, ability, other) for ability in NEEDED[kind]]
-        return required
-
-    @model_validator(mode="after")
-    def _settings_agree(self) -> Self:
-        if self.rounds > 1 and self.teacher != STUDENT:
-            raise ValueError(f"rounds is {self.rounds}, but the teacher {self.teacher!r} does not change: set it to 1")
-        if self.sample.sampling.tool_calls:
-            raise ValueError("sample.sampling.tool_calls: the solver's words are not the teacher's: set it to 0")
-        if self.sample.resample is not None:
-            raise ValueError("sample.resample replaces groups for GRPO, not for texts: set it to null")
-        return self
 
 
 class StageConfig(StageEnd):
@@ -286,13 +217,14 @@ class Recipe(Config):
         self._check_abilities()
         self._check_value_model()
         warm_start_puzzles = self.warm_start.steps * self.warm_start.puzzles_per_step if self.warm_start else 0
+        taught_puzzles = self.distil.puzzles_per_round if self.distil else 0
         for value, name, bound, bound_name in (
             (warm_start_puzzles, "warm_start.steps x warm_start.puzzles_per_step", self.puzzles.train, "puzzles.train"),
             (self.sample.puzzles_per_iteration, "sample.puzzles_per_iteration", self.puzzles.train, "puzzles.train"),
             (self.sample.stride, "the stride of sample.resample", self.puzzles.train, "puzzles.train"),
             (self.evaluate.puzzles, "evaluate.puzzles", self.puzzles.val, "puzzles.val"),
             (self.final.puzzles, "final.puzzles", self.puzzles.test, "puzzles.test"),
-            (self._taught_puzzles(), "the number of puzzles of distil", self.puzzles.train, "puzzles.train"),
+            (taught_puzzles, "the number of puzzles of distil", self.puzzles.train, "puzzles.train"),
             (self.pack.updates, "pack.updates", self.sample.puzzles_per_iteration, "sample.puzzles_per_iteration"),
         ):
             if value > bound:
@@ -348,12 +280,6 @@ class Recipe(Config):
                 "iterate_ahead samples from older weights, and finetune.loss does not correct for them: drop "
                 "importance_correction = 'none' and temperature_of = 'loss', or set old_logprobs to 'sampler'"
             )
-
-    def _taught_puzzles(self) -> int:
-        """Returns the number of train puzzles that a round of distillation asks for."""
-        if self.distil is None or self.distil.teacher.startswith(ANSWERS):
-            return 0
-        return (self.distil.texts.puzzles or 0) if self.distil.teacher == SOLVER else self.distil.sample.stride
 
     def _check_teacher(self, teach: TeachConfig) -> None:
         if teach.teacher == POLICY and teach.hint == "none":

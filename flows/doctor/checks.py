@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from artifacts.errors import SEE_DOCTOR, BadInputError
 from flows.doctor.facts import MachineFacts, PrefectFacts, SoftwareFacts, SpeedFacts
-from flows.doctor.hardware import Device, Hardware, Part
+from flows.doctor.hardware import Component, Device, Hardware
 from flows.doctor.store_facts import StoreFacts
 from stages.hardware.compute_type import SLOW_FACTOR, Choice, ComputeType
 from stages.sampling import engine_key
@@ -130,29 +130,31 @@ def engine_check(software: SoftwareFacts, machine: MachineFacts, hardware: Hardw
     return Check("engine", "ok", summary, figures=figures)
 
 
-def type_check(part: Part, device: Device, choice: Choice, speeds: SpeedFacts, explicit: str | None = None) -> Check:
+def type_check(
+    component: Component, device: Device, choice: Choice, speeds: SpeedFacts, explicit: str | None = None
+) -> Check:
     """Checks that the compute type of trainer or engine is not slow, by the measured speed of matrix products.
 
     Args:
         explicit: The profile's compute type, if it names one.
     """
-    setting = "trainer.compute_dtype" if part == "trainer" else "engine.dtype"
-    name = explicit or (choice.type if part == "trainer" else _LONG_NAMES[choice.type])
+    setting = "trainer.compute_dtype" if component == "trainer" else "engine.dtype"
+    name = explicit or (choice.type if component == "trainer" else _LONG_NAMES[choice.type])
     figures = {"type": choice.type, "reason": choice.reason, "device": device, "gflops": dict(speeds.gflops)}
     shown = f"{name} ({choice.reason})"
     if device == "cuda":
-        return Check(f"{part} type", "ok", f"{shown}; on the GPU", figures=figures)
+        return Check(f"{component} type", "ok", f"{shown}; on the GPU", figures=figures)
     if speeds.error:
         remedy = "check that torch can be imported: `python -m stages.hardware.matmul`"
-        return Check(f"{part} type", "problem", f"{shown}; not measured: {speeds.error}", remedy, figures)
+        return Check(f"{component} type", "problem", f"{shown}; not measured: {speeds.error}", remedy, figures)
     rates = ", ".join(f"{rate:.4g} in {other}" for other, rate in speeds.gflops.items())
     summary = f"{shown}; {rates} GFLOP/s on one core"
     fastest = max(speeds.gflops, key=lambda other: speeds.gflops[other])
     factor = speeds.gflops[fastest] / speeds.gflops[choice.type]
     if explicit and factor > SLOW_FACTOR:
         remedy = f"set {setting} of the profile to auto: it selects {fastest}, {factor:.3g} times as fast here"
-        return Check(f"{part} type", "warning", summary, remedy, figures)
-    return Check(f"{part} type", "ok", summary, figures=figures)
+        return Check(f"{component} type", "warning", summary, remedy, figures)
+    return Check(f"{component} type", "ok", summary, figures=figures)
 
 
 def store_check(store: StoreFacts) -> Check:

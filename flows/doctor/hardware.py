@@ -13,10 +13,10 @@ from flows.config.settings import load_settings
 from flows.doctor.facts import MachineFacts, SoftwareFacts
 from stages.hardware.compute_type import Choice, native_type, training_type
 from stages.sampling.config import EngineHardware
-from stages.training.job import TrainHardware
+from stages.training.worker_group.hardware import TrainHardware
 
 Device = Literal["cpu", "cuda"]
-Part = Literal["trainer", "engine"]
+Component = Literal["trainer", "engine"]
 
 
 class Hardware(Config):
@@ -33,9 +33,9 @@ class Hardware(Config):
         """Whether engines start on this machine: there are no external engines, or `replicas` is a number."""
         return not self.engine.external_urls or self.engine.replicas != "auto"
 
-    def explicit_type(self, part: Part) -> str | None:
+    def explicit_type(self, component: Component) -> str | None:
         """Returns the profile's compute type of trainer or engine; None if it is `auto`."""
-        value = self.trainer.compute_dtype if part == "trainer" else self.engine.dtype
+        value = self.trainer.compute_dtype if component == "trainer" else self.engine.dtype
         return None if value == "auto" else value
 
 
@@ -44,20 +44,20 @@ def load_hardware(profile: str, changes: Sequence[str]) -> Hardware:
     return load_settings(Hardware, "profiles", profile, changes)
 
 
-def device_of(part: Part, hardware: Hardware, machine: MachineFacts, software: SoftwareFacts) -> Device:
+def device_of(component: Component, hardware: Hardware, machine: MachineFacts, software: SoftwareFacts) -> Device:
     """Returns the device of trainer or engine.
 
     The engine's is that of the installed build of vLLM. The trainer's is the profile's or, with `auto`, a GPU if there
     is one.
     """
-    if part == "engine":
+    if component == "engine":
         return "cuda" if software.engine and software.engine[0] == "vllm" else "cpu"
     if hardware.trainer.device == "auto":
         return "cuda" if machine.gpus else "cpu"
     return hardware.trainer.device
 
 
-def choice_of(part: Part, hardware: Hardware, device: Device, hidden: int | None = None) -> Choice:
+def choice_of(component: Component, hardware: Hardware, device: Device, hidden: int | None = None) -> Choice:
     """Returns the compute type of trainer or engine: the profile's or, with `auto`, the faster one on the device.
 
     Args:
@@ -66,7 +66,7 @@ def choice_of(part: Part, hardware: Hardware, device: Device, hidden: int | None
     Raises:
         DeerstalkerError: The system does not list the CPU's flags, and matrix products could not be timed.
     """
-    explicit = hardware.explicit_type(part)
+    explicit = hardware.explicit_type(component)
     if explicit is None:
-        return training_type(device, hidden) if part == "trainer" else native_type(device)
+        return training_type(device, hidden) if component == "trainer" else native_type(device)
     return Choice("fp32" if explicit in ("fp32", "float32") else "bf16", "as the profile says")

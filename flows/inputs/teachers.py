@@ -3,7 +3,7 @@
 from artifacts.address import ArtifactAddress
 from artifacts.reading import Artifact
 from artifacts.refs import Answers, Checkpoint, K, Puzzles, Ref, Rollouts, Texts
-from flows.config.recipe import ANSWERS, SOLVER, STUDENT, DistillationConfig
+from flows.config.distillation import ANSWERS, SOLVER, STUDENT, DistillationConfig
 from flows.inputs.models import fixed_checkpoint
 from flows.lookup.history import selection_line
 from flows.session import Session

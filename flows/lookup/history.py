@@ -11,43 +11,16 @@ from artifacts.identity import with_added
 from artifacts.layout import RUNS, RunLayout, is_run_name
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.reading import Artifact
-from artifacts.refs import Batch, Checkpoint, Decision, Grades, Kind, Report, Rollouts, Texts, Transition, Values
+from artifacts.refs import Kind, Report, Texts
 from artifacts.store.store import MissingKeyError, Store
 from artifacts.verification import Damage, noted, noted_strays
 from flows.config.recipe import Recipe
 from flows.config.settings import validate
 from flows.lookup.divergence import Divergence, divergences
+from flows.lookup.stages import KINDS, OPTIONAL, PARTS, STAGES
 from stages.promotion.promoted import Promoted, read_promoted
 from stages.promotion.reward_alarm import RewardAlarm
 
-PARTS = {
-    "sample": "rollouts",
-    "grade": "grades",
-    "teach": "taught_grades",
-    "value": "values",
-    "pack": "batch",
-    "finetune": "checkpoint",
-    "evaluate": "report",
-    "promote": "decision",
-    "advance": "transition",
-}
-"""The stages of an iteration in order, each with the part of the layout that it publishes."""
-OPTIONAL = ("teach", "value", "advance")
-"""The stages that only some recipes have."""
-STAGES = {stage: part for stage, part in PARTS.items() if stage not in OPTIONAL}
-"""The stages that every iteration has, each with its part."""
-
-_KINDS: dict[str, type[Kind]] = {
-    "sample": Rollouts,
-    "grade": Grades,
-    "teach": Grades,
-    "value": Values,
-    "pack": Batch,
-    "finetune": Checkpoint,
-    "evaluate": Report,
-    "promote": Decision,
-    "advance": Transition,
-}
 _PARALLEL_READS = 8
 
 K = TypeVar("K")
@@ -216,7 +189,7 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None) -> Run
         for stage, part in PARTS.items()
         if (key := layout.iteration(number, part)) in published
     }
-    manifests = _manifests(store, keys_of_stages, damaged, {at: _KINDS[at[1]] for at in keys_of_stages})
+    manifests = _manifests(store, keys_of_stages, damaged, {at: KINDS[at[1]] for at in keys_of_stages})
     iterations = [
         IterationRecord(number, {stage: manifests[number, stage] for stage in PARTS if (number, stage) in manifests})
         for number in numbers
@@ -299,7 +272,7 @@ def read_iteration(store: Store, layout: RunLayout, number: int) -> IterationRec
     stages = PARTS if number else {stage: PARTS[stage] for stage in ("evaluate", "promote")}
     keys = {stage: layout.iteration(number, part) for stage, part in stages.items()}
     keys = {at: key for at, key in keys.items() if at not in OPTIONAL or store.exists(f"{key}/{MANIFEST_NAME}")}
-    return IterationRecord(number, _manifests(store, keys, None, _KINDS))
+    return IterationRecord(number, _manifests(store, keys, None, KINDS))
 
 
 def _manifests(

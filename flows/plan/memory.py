@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from flows.config.model_size import LayerSizes, ModelSize
 from stages.hardware.compute_type import ComputeType
 from stages.models.tensors import FILE_BYTES
-from stages.training.job import TrainHardware
+from stages.training.worker_group.hardware import TrainHardware
 
 BYTES: dict[ComputeType, int] = {"bf16": 2, "fp32": 4}
 """Bytes of a number."""

@@ -14,7 +14,7 @@ from flows.plan.time import Times, iteration_times
 from flows.plan.workload import Work, learning_parameters, longest_micro_batch, longest_prompt, work_of
 from stages.context import Profile
 from stages.hardware.compute_type import ComputeType
-from stages.training.job import TrainHardware
+from stages.training.worker_group.hardware import TrainHardware
 
 GIB = 1 << 30
 _PROCESS_BYTES = GIB

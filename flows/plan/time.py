@@ -10,7 +10,7 @@ from flows.plan.cluster import Cluster
 from flows.plan.memory import cache_bytes_a_token
 from flows.plan.workload import Work
 from stages.sampling.config import EngineHardware
-from stages.training.job import TrainHardware
+from stages.training.worker_group.hardware import TrainHardware
 
 TRAINING_SHARE, PREFILL_SHARE, DECODING_SHARE = 0.4, 0.5, 0.6
 """Shares of the peak rate: of arithmetic in training and for prompts, of memory bandwidth in decoding; assumed."""

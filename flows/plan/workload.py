@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from flows.config.model_size import LayerSizes, ModelSize
 from flows.config.recipe import Recipe
 from stages.sampling.config import SamplingConfig
-from stages.training.job import TrainHardware
 from stages.training.trainable import TrainableConfig
+from stages.training.worker_group.hardware import TrainHardware
 
 
 def learning_parameters(trainable: TrainableConfig, size: ModelSize) -> float:

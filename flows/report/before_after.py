@@ -10,7 +10,8 @@ from artifacts.reading import Artifact
 from artifacts.refs import Ref
 from artifacts.schemas import PUZZLES, RESULTS
 from artifacts.store.store import Store
-from flows.lookup.history import STAGES, RunRecord
+from flows.lookup.history import RunRecord
+from flows.lookup.stages import STAGES
 from flows.report.derivation import Derivation, read_derivation
 from flows.report.example_group import ReadAnswer, read_answers
 from stages.environments.tables import puzzles_by_id

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 from stages.environments import environment
 from stages.environments.capabilities import Proves
-from stages.environments.puzzle import Asserted, DeductionCounts, Puzzle, Verdict
+from stages.environments.puzzle import Asserted, DeductionCounts, Puzzle, StatementVerdict
 
-_VERDICT_ORDER: tuple[Verdict, ...] = ("proved", "contradicted", "restated", "open")
-SYMBOLS: dict[Verdict, str] = {
+_VERDICT_ORDER: tuple[StatementVerdict, ...] = ("proved", "contradicted", "restated", "open")
+SYMBOLS: dict[StatementVerdict, str] = {
     "proved": "\N{CHECK MARK}",
     "restated": "=",
     "open": "?",
@@ -43,7 +43,7 @@ class Piece:
     """
 
     text: str
-    verdict: Verdict | None = None
+    verdict: StatementVerdict | None = None
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,19 @@
 """The figures of one iteration and one evaluation, read from a run's manifests."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flows.lookup.history import PARTS, IterationRecord
+from flows.lookup.stages import PARTS
 from flows.report import metrics
-from flows.report.metrics import Metric, Presence, Value, number, values_of
+from flows.report.metrics import Metric, MetricValue, Presence, number, values_of
 from stages.statistics.records import Measurement
+
+if TYPE_CHECKING:
+    from flows.lookup.history import IterationRecord
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,7 @@ class IterationFigures:
     """
 
     number: int
-    values: dict[str, Value]
+    values: dict[str, MetricValue]
     sampled: Measurement | None
     greedy: Measurement | None
     promoted: bool

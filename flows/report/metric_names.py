@@ -1,4 +1,4 @@
-"""A run's figures under the names that trackers show (see `flows.report.metrics`)."""
+"""A run's figures under the names that trackers show (see `flows.report.metrics` and `flows.report.measures`)."""
 
 import math
 from collections.abc import Mapping
@@ -6,8 +6,9 @@ from typing import Any
 
 from artifacts.manifest import Manifest
 from flows.lookup.history import IterationRecord
-from flows.report import metrics
-from flows.report.metrics import MODES, number
+from flows.report import measures, metrics
+from flows.report.measures import MODES
+from flows.report.metrics import number
 
 
 def iteration_metrics(record: IterationRecord) -> dict[str, float]:
@@ -37,7 +38,7 @@ def _measured(facts: Mapping[str, Any], split: str) -> dict[str, float | None]:
         f"{split}/{mode}/{name}": value
         for mode in MODES
         if facts.get(mode)
-        for measure in metrics.MEASURES
+        for measure in measures.MEASURES
         if measure.tracker
         for name, value in measure.tracked(facts[mode]).items()
     }

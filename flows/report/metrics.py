@@ -1,8 +1,8 @@
 """The registry of metrics: for each figure its source, its title, its formats and the views that show it.
 
 The terminal, the HTML report, Prefect's tables, trackers, `summary.json` and comparisons of recipes read it. To add a
-metric, let a stage store the number in its facts and add a line here: to `METRICS` for a figure of an iteration, to
-`MEASURES` for a figure of an evaluation. Figures of `summary.json` also need a row in `docs/json.md`.
+metric of an iteration, let a stage store the number in its facts and add a line to `METRICS`; a figure of an evaluation
+is a line in `flows.report.measures`. Figures of `summary.json` also need a row in `docs/json.md`.
 
 Tracker names follow what users know from other trainers: TRL's names for training figures, verl's for stage times and
 throughput; held-out accuracy is under `eval/`, the measurement on the test split under `test/`.
@@ -14,20 +14,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stages.statistics.estimates import Interval
 
 if TYPE_CHECKING:
     from flows.lookup.history import IterationRecord
 
-Value = float | Interval | None
+MetricValue = float | Interval | None
 """A number, a mean with its 95% interval, or None where nothing was measured."""
-Values = Mapping[str, Value]
+MetricValues = Mapping[str, MetricValue]
 """The figures of one iteration by metric key."""
 
-MODES = ("sampled", "greedy")
-"""How the answers of an evaluation are decoded: at the recipe's temperature, or as the most likely tokens."""
 INTERVAL = "interval"
 """The format of a mean with its 95% interval: `62.1% (58.0 to 66.2)`."""
 
@@ -54,7 +52,7 @@ class MetricSource:
     """
 
     stage: str
-    read: Callable[[IterationRecord], Value]
+    read: Callable[[IterationRecord], MetricValue]
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,7 @@ class Metric:
     unit: str = ""
     column: str = ""
     terminal: str = ""
-    page: str | Callable[[Values], str] = ""
+    page: str | Callable[[MetricValues], str] = ""
     prefect: int | None = None
     summary: bool = False
     tracker: str = ""
@@ -96,7 +94,7 @@ class Metric:
     presence: Presence = Presence.ALWAYS
     default: float | None = None
 
-    def page_text(self, values: Values) -> str:
+    def page_text(self, values: MetricValues) -> str:
         """Returns the cell of an iteration in the HTML report."""
         return self.page(values) if callable(self.page) else text(values[self.key], self.page)
 
@@ -111,49 +109,18 @@ class Metric:
         return isinstance(self.page, str) and self.page.endswith("%")
 
 
-@dataclass(frozen=True)
-class Measure:
-    """One figure of an evaluation in one mode (sampled or greedy).
-
-    Attributes:
-        key: Its name in the mode's part of an evaluation's facts.
-        title: Its title in tables of measurements; empty where it has no row of its own.
-        cell: Returns the text of a cell from the mode's facts.
-        tracker: Its name in trackers, after the split and the mode; a value with several parts has a name for each.
-        tracker_bounds: Whether trackers also get the bounds of its 95% interval.
-        is_shown: Returns whether the facts of a mode have something to show.
-    """
-
-    key: str
-    title: str = ""
-    cell: Callable[[Mapping[str, Any]], str] = lambda _: ""
-    tracker: str = ""
-    tracker_bounds: bool = False
-    is_shown: Callable[[Mapping[str, Any]], bool] = lambda _: True
-
-    def tracked(self, mode_facts: Mapping[str, Any]) -> dict[str, float | None]:
-        """Returns its numbers by tracker name."""
-        value = mode_facts.get(self.key)
-        if not isinstance(value, dict):
-            return {self.tracker: value}
-        if "mean" not in value:
-            return {f"{self.tracker}/{part}": number for part, number in value.items()}
-        bounds = {f"{self.tracker}_{end}": value[end] for end in ("low", "high")} if self.tracker_bounds else {}
-        return {self.tracker: value["mean"], **bounds}
-
-
 def mean_known(values: Iterable[float | None]) -> float | None:
     """Returns the mean of the values that are not None; None if there are none."""
     known = [value for value in values if value is not None]
     return fmean(known) if known else None
 
 
-def number(value: Value) -> float | None:
+def number(value: MetricValue) -> float | None:
     """Returns a value as one number; an interval as its mean."""
     return value.mean if isinstance(value, Interval) else value
 
 
-def text(value: Value, form: str) -> str:
+def text(value: MetricValue, form: str) -> str:
     """Returns a value as text; empty if it is None.
 
     Args:
@@ -170,7 +137,7 @@ def interval_text(interval: Interval) -> str:
     return f"{interval.mean:.1%} ({low * 100:.1f} to {high * 100:.1f})"
 
 
-def unfinished_text(truncated_fraction: Value, early_stopped_fraction: Value) -> str:
+def unfinished_text(truncated_fraction: MetricValue, early_stopped_fraction: MetricValue) -> str:
     """Returns `3.1%` for completions cut at the token limit; `3.1% + 12.0% stopped early` if `early_stop` cut any."""
     early = f" + {text(early_stopped_fraction, '.1%')} stopped early" if early_stopped_fraction else ""
     return "" if truncated_fraction is None else text(truncated_fraction, ".1%") + early
@@ -202,7 +169,7 @@ def _accuracy(mode: str) -> MetricSource:
 def _statements(verdict: str) -> MetricSource:
     """Returns the source of the mean number of statements with a verdict in a sampled held-out answer.
 
-    Trackers get it by `MEASURES`, as `eval/sampled/statements/proved`.
+    Trackers get it by `measures.MEASURES`, as `eval/sampled/statements/proved`.
     """
 
     def read(record: IterationRecord) -> float | None:
@@ -249,15 +216,15 @@ def _updates_behind(record: IterationRecord) -> float | None:
     return float(len(set(digests)) - 1) if len(digests) == 2 else None
 
 
-def _alarm_cell(values: Values) -> str:
+def _alarm_cell(values: MetricValues) -> str:
     return "reward up, accuracy down" if values["reward_alarm"] else ""
 
 
-def _unfinished_cell(values: Values) -> str:
+def _unfinished_cell(values: MetricValues) -> str:
     return unfinished_text(values["truncated_fraction"], values["early_stopped_fraction"])
 
 
-def _skipped_cell(values: Values) -> str:
+def _skipped_cell(values: MetricValues) -> str:
     return f"{values['skipped_steps']} of {values['updates']}"
 
 
@@ -362,57 +329,7 @@ METRICS: tuple[Metric, ...] = (
 """The figures of an iteration."""
 
 
-def _interval_cell(key: str) -> Callable[[Mapping[str, Any]], str]:
-    return lambda mode_facts: interval_text(Interval(**mode_facts[key]))
-
-
-def _statements_cell(mode_facts: Mapping[str, Any]) -> str:
-    """Returns the mean number of statements in a completion, and the mean number with each verdict."""
-    if mode_facts["deductions"]["statements"] is None:
-        return "not provable"
-    return (
-        "{statements:.1f}: {proved:.1f} proved, {restated:.1f} restated, {open:.1f} open, {contradicted:.1f} wrong"
-    ).format(**mode_facts["deductions"])
-
-
-MEASURES: tuple[Measure, ...] = (
-    Measure("accuracy", "accuracy", _interval_cell("accuracy"), "accuracy", tracker_bounds=True),
-    Measure("exact", "all answers right", _interval_cell("exact"), "exact"),
-    Measure("completion_tokens_mean", "completion tokens", lambda facts: f"{facts['completion_tokens_mean']:.1f}",
-            "mean_length"),
-    Measure("truncated_fraction", "unfinished",
-            lambda facts: unfinished_text(facts["truncated_fraction"], facts.get("early_stopped_fraction")),
-            "clipped_ratio"),
-    Measure("early_stopped_fraction", tracker="early_stopped_ratio"),
-    Measure("deductions", "statements", _statements_cell, "statements",
-            is_shown=lambda facts: facts["deductions"]["statements"] != 0),
-)  # fmt: skip
-"""The figures of an evaluation in one mode."""
-
-
-def _tokens_cell(facts: Mapping[str, Any]) -> str:
-    """Returns the tokens with their interval as `83.1 (79.5 to 86.7)`."""
-    return "{mean:.1f} ({low:.1f} to {high:.1f})".format(**facts["tokens"])
-
-
-STRATEGY_MEASURES: tuple[Measure, ...] = (
-    Measure("accuracy", "accuracy", _interval_cell("accuracy")),
-    Measure("exact", "all answers right", _interval_cell("exact")),
-    Measure("tokens", "tokens a puzzle", _tokens_cell),
-)
-"""The figures of a strategy at test time."""
-
-RELIABILITY_MEASURES: tuple[Measure, ...] = (
-    Measure("pass_at", "pass@k", _interval_cell("pass_at")),
-    Measure("best", "best@k", _interval_cell("best")),
-    Measure("majority", "majority@k", _interval_cell("majority")),
-    Measure("majority_exact", "majority@k, all right", _interval_cell("majority_exact")),
-    Measure("majority_letters", "majority@k, by question", _interval_cell("majority_letters")),
-)
-"""The figures of k samples of each puzzle."""
-
-
-def values_of(record: IterationRecord) -> dict[str, Value]:
+def values_of(record: IterationRecord) -> dict[str, MetricValue]:
     """Returns the value of every metric in an iteration, by key; None if it was not measured and has no default."""
     values = {item.key: item.source.read(record) for item in METRICS}
     return {item.key: item.default if values[item.key] is None else values[item.key] for item in METRICS}

@@ -5,7 +5,8 @@ from typing import Any
 
 from flows.lookup.history import RunRecord
 from flows.report.figures import measurement
-from flows.report.metrics import MODES, interval_text
+from flows.report.measures import MODES
+from flows.report.metrics import interval_text
 from stages.statistics.records import Measurement
 
 OWN = "validation, in the run"

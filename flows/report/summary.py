@@ -12,9 +12,10 @@ from rich.table import Table
 from artifacts.store.location import DEFAULT_STORE
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord, selection_line
-from flows.report import metrics
+from flows.report import measures
 from flows.report.figures import iteration_figures, measurement, summary_metrics
-from flows.report.metrics import MODES, interval_text
+from flows.report.measures import MODES
+from flows.report.metrics import interval_text
 from flows.report.text.visible import visible
 from flows.report.text.wrapping import print_command, print_labelled
 from stages.statistics.estimates import Interval
@@ -116,7 +117,7 @@ def measure_rows(columns: Sequence[dict[str, Any]]) -> list[list[str]]:
     Rows without a measurement are left out, and so is the row of statements if no completion makes any.
     """
     rows: list[list[str]] = []
-    for measure in metrics.MEASURES:
+    for measure in measures.MEASURES:
         for mode in MODES:
             measured = [facts.get(mode) for facts in columns]
             if measure.title and any(item and measure.is_shown(item) for item in measured):
@@ -143,7 +144,7 @@ def strategy_rows(strategies: Mapping[str, dict[str, Any]]) -> list[list[str]]:
     rows: list[list[str]] = []
     for name, facts in strategies.items():
         for title, figures in {name: facts, **{f"- {p}": item for p, item in facts.get("points", {}).items()}}.items():
-            rows.append([title, *(measure.cell(figures) for measure in metrics.STRATEGY_MEASURES)])
+            rows.append([title, *(measure.cell(figures) for measure in measures.STRATEGY_MEASURES)])
         if notes := facts.get("faithfulness"):
             invented = interval_text(Interval(**notes["invented"])) if "invented" in notes else "none made"
             restated = interval_text(Interval(**notes["restated"]))
@@ -153,7 +154,7 @@ def strategy_rows(strategies: Mapping[str, dict[str, Any]]) -> list[list[str]]:
 
 def reliability_rows(reliability: Mapping[str, dict[str, Any]]) -> list[list[str]]:
     """Returns a row for each number of samples: the number, then its figures."""
-    return [[k, *(item.cell(facts) for item in metrics.RELIABILITY_MEASURES)] for k, facts in reliability.items()]
+    return [[k, *(item.cell(facts) for item in measures.RELIABILITY_MEASURES)] for k, facts in reliability.items()]
 
 
 def _iteration(record: RunRecord, index: int) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from artifacts.schemas import PUZZLES
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord
 from flows.report.figures import measurement
-from flows.report.metrics import MODES, interval_text
+from flows.report.measures import MODES
+from flows.report.metrics import interval_text
 from flows.report.paired import PairedResults
 from flows.report.suites import OWN
 from stages.statistics.estimates import Interval

@@ -16,9 +16,9 @@ from stages.environments import environment
 from stages.environments.capabilities import ListsValues, LocatesAnswers, WritesAnswers, needs
 from stages.environments.puzzle import Puzzle
 
-Kind = Literal["shuffle_steps", "delete_steps", "insert_steps", "wrong_answers", "swap_names"]
+CorruptionKind = Literal["shuffle_steps", "delete_steps", "insert_steps", "wrong_answers", "swap_names"]
 
-NEEDED: dict[Kind, tuple[type[Any], ...]] = {
+NEEDED: dict[CorruptionKind, tuple[type[Any], ...]] = {
     "shuffle_steps": (LocatesAnswers,),
     "delete_steps": (LocatesAnswers,),
     "insert_steps": (LocatesAnswers,),
@@ -31,7 +31,7 @@ NEEDED: dict[Kind, tuple[type[Any], ...]] = {
 class CorruptionConfig(Config):
     """One corruption of texts."""
 
-    kind: Kind = Field(
+    kind: CorruptionKind = Field(
         description="`shuffle_steps`: steps change places. `delete_steps`: steps are left out. `insert_steps`: steps "
         "of texts for other puzzles are added. `wrong_answers`: answers become other values of the puzzle. "
         "`swap_names`: names change places in the whole text, each with one of its kind, but not in the prompt."

@@ -9,7 +9,7 @@ Grader = Literal["strict", "published"]
 FileGrader = Literal["exact", "choice", "number", "boxed", "regex"]
 FILE_GRADERS: tuple[FileGrader, ...] = get_args(FileGrader)
 """Rules by which the answers to questions from a file are read; see `QuestionFileConfig.grader`."""
-Verdict = Literal["restated", "proved", "open", "contradicted"]
+StatementVerdict = Literal["restated", "proved", "open", "contradicted"]
 Style = Literal["plain", "terse", "cited"]
 """The format of a derivation.
 
@@ -93,7 +93,7 @@ class Asserted:
     """
 
     text: str
-    verdict: Verdict
+    verdict: StatementVerdict
     start: int
     repeated: bool = False
 

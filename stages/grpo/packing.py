@@ -18,6 +18,7 @@ from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.identity import Added
 from artifacts.tensors import RIGHT, PackedBatch
+from stages.grpo.groups import Branch, Group
 
 
 class PackConfig(Config):
@@ -92,61 +93,6 @@ class PackConfig(Config):
         if self.minibatch_size is None and self.minibatch_unit != "puzzles":
             raise ValueError(f"minibatch_unit is {self.minibatch_unit!r}, but minibatch_size is not given")
         return self
-
-
-@dataclass(frozen=True)
-class Branch:
-    """One completion.
-
-    Attributes:
-        tokens: Its token ids.
-        logprobs: The sampler's log-probability of each token.
-        advantage: The advantage of all its tokens, or one for each.
-        by_tool: For each token whether a tool wrote it; such tokens are not in the loss. None: the model wrote all.
-        right: Whether all its answers are right.
-        number: Number of the completion in the table that it comes from.
-    """
-
-    tokens: Sequence[int]
-    logprobs: Sequence[float]
-    advantage: float | Sequence[float]
-    by_tool: Sequence[bool] | None = None
-    right: bool = False
-    number: int = -1
-
-    @property
-    def advantages(self) -> Sequence[float]:
-        """The advantage of each token; 0 for those of a tool."""
-        values = self.advantage if isinstance(self.advantage, Sequence) else [self.advantage] * len(self.tokens)
-        if self.by_tool is None:
-            return values
-        return [0.0 if told else value for value, told in zip(values, self.by_tool, strict=True)]
-
-    @property
-    def own(self) -> list[int]:
-        """1 for each token that the model wrote, 0 for those of a tool."""
-        return [1] * len(self.tokens) if self.by_tool is None else [int(not told) for told in self.by_tool]
-
-    def cut(self, tokens: int) -> Self:
-        """Returns the completion's first `tokens` tokens."""
-        advantage = self.advantage[:tokens] if isinstance(self.advantage, Sequence) else self.advantage
-        by_tool = None if self.by_tool is None else self.by_tool[:tokens]
-        return replace(
-            self, tokens=self.tokens[:tokens], logprobs=self.logprobs[:tokens], advantage=advantage, by_tool=by_tool
-        )
-
-
-@dataclass(frozen=True)
-class Group:
-    """One prompt with the completions sampled from it."""
-
-    prompt: Sequence[int]
-    branches: Sequence[Branch]
-
-    @property
-    def size_tokens(self) -> int:
-        """Number of tokens that the group takes in a row."""
-        return len(self.prompt) + sum(len(branch.tokens) for branch in self.branches)
 
 
 @dataclass

@@ -13,7 +13,8 @@ from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref, Texts
 from artifacts.schemas import TEXTS, TEXTS_FILE
 from stages.context import StageContext
-from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
+from stages.grpo.groups import Branch, Group
+from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.models.tokenizers.digest import tokenizer_digest
 from stages.training.job import EpochOrder, LossConfig, OptimizerConfig

@@ -40,7 +40,9 @@ from artifacts.tensors import PackedBatch
 from stages.context import StageContext
 from stages.environments.puzzle import Style
 from stages.environments.tables import taught_passages
-from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
+from stages.grpo.gae import Floats
+from stages.grpo.groups import Branch, Group
+from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.shape import read_shape
 from stages.models.tensors import check_weights
 from stages.models.tokenizers.chat import ChatTokenizer
@@ -50,8 +52,6 @@ from stages.training.job import ScoreJob
 REVISION = 1
 POLICY = "policy"
 HINT = "A right derivation is:"
-
-Values = npt.NDArray[np.float64]
 
 
 class TeachConfig(Config):
@@ -173,12 +173,12 @@ class Verdicts:
     """
 
     own: npt.NDArray[np.bool_]
-    gaps: Values
-    advantages: Values
+    gaps: Floats
+    advantages: Floats
 
     @classmethod
     def of(
-        cls, teacher: Values, sampler: Values, by_tool: npt.NDArray[np.bool_] | None, config: TeachConfig
+        cls, teacher: Floats, sampler: Floats, by_tool: npt.NDArray[np.bool_] | None, config: TeachConfig
     ) -> "Verdicts":
         """Returns the verdicts on a completion.
 
@@ -216,7 +216,7 @@ def teacher_prompts(config: TeachConfig, train: pl.DataFrame, asked: set[str]) -
 
 def _scored(
     ctx: StageContext, teacher: Ref[Checkpoint], completions: pl.DataFrame, prompts: dict[str, str]
-) -> list[Values]:
+) -> list[Floats]:
     """Returns the teacher's log-probabilities of the tokens that the policy wrote, for each completion."""
     folder = ctx.local_folder(teacher)
     check_weights(folder)
@@ -252,7 +252,7 @@ def _scored(
     return by_completion(batch, load_file(out_file)["logprobs"], len(completions))
 
 
-def by_completion(batch: PackedBatch, logprobs: npt.NDArray[np.float32], count: int) -> list[Values]:
+def by_completion(batch: PackedBatch, logprobs: npt.NDArray[np.float32], count: int) -> list[Floats]:
     """Returns the log-probabilities of each completion's own tokens, in order.
 
     Args:
@@ -269,13 +269,13 @@ def by_completion(batch: PackedBatch, logprobs: npt.NDArray[np.float32], count: 
 
 def _advantages(
     grades: pl.DataFrame, artifact: Artifact, verdicts: Sequence[Verdicts], config: TeachConfig
-) -> list[Values | None]:
+) -> list[Floats | None]:
     """Returns the advantages of each completion's tokens; None for a masked one."""
-    outcomes: dict[tuple[int, int], Values] = {}
+    outcomes: dict[tuple[int, int], Floats] = {}
     if config.outcome_weight and TOKEN_ADVANTAGES_FILE in artifact.names():
         by_token = artifact.read_table(TOKEN_ADVANTAGES_FILE, TOKEN_ADVANTAGES)
         outcomes = {(group, sample): np.array(values) for group, sample, values in by_token.iter_rows()}
-    advantages: list[Values | None] = []
+    advantages: list[Floats | None] = []
     for (group, sample, outcome), verdict in zip(
         grades.select("group", "sample", "advantage").iter_rows(), verdicts, strict=True
     ):

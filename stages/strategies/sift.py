@@ -17,7 +17,7 @@ from stages.strategies.requests import STICKER, Chain, Continuation, Key, Reques
 if TYPE_CHECKING:
     from stages.strategies.rounds import Interview
 
-Texts = dict[Key, str]
+TextByKey = dict[Key, str]
 
 
 def sift(config: Sift, interview: Interview) -> None:
@@ -57,14 +57,14 @@ class _Asking:
         chain = self._interview.chains[key]
         chain.add(step, reply.text, reply.finish_reason, len(reply.token_ids), answer=answer)
 
-    def stickers(self, texts: Mapping[Key, str], step: str = STICKER) -> Texts:
+    def stickers(self, texts: Mapping[Key, str], step: str = STICKER) -> TextByKey:
         """Returns the stickers that the model writes."""
         replies = self.ask(texts)
         for key, reply in replies.items():
             self.add(key, step, reply)
         return {key: reply.text for key, reply in replies.items()}
 
-    def compare(self, prompts: Texts, stickers: Texts) -> tuple[list[Key], Texts]:
+    def compare(self, prompts: TextByKey, stickers: TextByKey) -> tuple[list[Key], TextByKey]:
         """Answers from each sticker alone and with the puzzle.
 
         Returns:

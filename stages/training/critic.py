@@ -16,7 +16,8 @@ from artifacts.schemas import BY_TOOL, GRADES, GRADES_FILE, ROLLOUTS
 from artifacts.store.store import Store
 from artifacts.tensors import PackedBatch
 from stages.grpo.gae import last_token_rewards
-from stages.grpo.packing import Branch, Group, PackConfig, lay_out, packed_rows
+from stages.grpo.groups import Branch, Group
+from stages.grpo.packing import PackConfig, lay_out, packed_rows
 from stages.models.value_head import ValueHead
 from stages.training.job import OptimizerConfig, ValueJob
 from stages.training.schedules.learning_rates import RateConfig

@@ -1,6 +1,5 @@
-"""Settings of a training job and of the trainer's layout. This module imports no torch."""
+"""Settings of a training job. This module imports no torch."""
 
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -9,9 +8,9 @@ from pydantic import Field, model_validator
 from artifacts.config import Config
 from artifacts.documents.document import Document
 from artifacts.identity import Added
-from stages.hardware.compute_type import cuda_capabilities, training_type
 from stages.models.value_head import ValueHead
 from stages.training.trainable import TrainableConfig
+from stages.training.worker_group.hardware import TrainHardware
 
 
 class LossConfig(Config):
@@ -185,149 +184,6 @@ class OptimizerConfig(Config):
     def _betas_below_one(self) -> Self:
         if not all(0.0 <= beta < 1.0 for beta in self.betas):
             raise ValueError(f"betas must lie in [0, 1), got {self.betas}")
-        return self
-
-
-def is_public(address: str) -> bool:
-    """Returns whether an address is routable on the internet; False for a name."""
-    try:
-        return ip_address(address).is_global
-    except ValueError:
-        return False
-
-
-class TrainHardware(Config):
-    """Layout of the trainer on machines. Not part of an identity: it changes results by float rounding only."""
-
-    processes: int = Field(default=1, ge=1, le=1024, description="worker processes on each machine (one a GPU)")
-    nodes: int = Field(
-        default=1,
-        ge=1,
-        le=1024,
-        description="machines; each further one runs `python -m stages.training.worker_group.node`",
-    )
-    rendezvous: str | None = Field(
-        default=None,
-        pattern=r"^[^\s:]+(:\d+)?$",
-        description="name or address of the first machine on the network that carries the trainer's data; "
-        "a port after it, as earlier versions needed, is ignored",
-    )
-    rendezvous_public: bool = Field(
-        default=False, description="allow the trainer's ports on a public address, which is refused otherwise"
-    )
-    shared_dir: Path | None = Field(
-        default=None,
-        description="folder that all machines see, for job files; all must also see the temporary files and the store",
-    )
-    threads: int | None = Field(
-        default=None, ge=1, le=4096, description="CPU threads per process; null = cores / processes"
-    )
-    micro_batch_tokens: int = Field(
-        default=4096, ge=1, le=1_000_000_000, description="tokens per forward pass; a longer row is computed alone"
-    )
-    compute_dtype: Literal["auto", "bf16", "fp32"] = Field(
-        default="auto",
-        description="precision of forward and backward; auto = the faster one for this model and machine",
-    )
-    activation_checkpointing: bool = Field(default=False, description="recompute layers in backward")
-    compile: bool = Field(
-        default=False,
-        description="on GPUs, compile each layer with torch.compile, which fuses norms, rotation and products (not yet "
-        "tried on a GPU); CPUs compute eagerly",
-    )
-    logprob_chunk_tokens: int = Field(
-        default=2048,
-        ge=1,
-        le=1_000_000_000,
-        description="tokens whose probabilities over the vocabulary may be in memory at a time",
-    )
-    reshard_after_forward: bool = Field(
-        default=True,
-        description="with several processes: free gathered layer weights between forward and backward",
-    )
-    tensor_parallel: int = Field(
-        default=1,
-        ge=1,
-        le=1024,
-        description="number of processes that divide each layer among them, for layers that do not fit one GPU; it "
-        "must divide nodes x processes and the model's heads, key-value heads and widths (not yet tried on a GPU)",
-    )
-    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto = cuda if there is a CUDA device")
-    cpu_offload: bool = Field(
-        default=False,
-        description="keep weights, gradients and optimizer state in the host's memory (CUDA, or several processes)",
-    )
-    checkpoint_every_s: float | None = Field(
-        default=900.0,
-        ge=0.0,
-        le=1e7,
-        description="seconds between step checkpoints, from which a killed job continues; 0 = each step; null = none",
-    )
-    no_progress_limit_s: float = Field(
-        default=300.0,
-        gt=0.0,
-        le=1e7,
-        description="seconds without progress after which working processes count as hung; stopped or idle ones are "
-        "noticed in 10 s",
-    )
-
-    @property
-    def world(self) -> int:
-        """The number of worker processes on all machines."""
-        return self.nodes * self.processes
-
-    @property
-    def row_shares(self) -> int:
-        """The number of shares of the rows of a step: one for each process, or for each tensor group."""
-        return self.world // self.tensor_parallel
-
-    @property
-    def rendezvous_host(self) -> str | None:
-        """The name or address of the first machine, without a port."""
-        return self.rendezvous and self.rendezvous.partition(":")[0]
-
-    @property
-    def uses_cuda(self) -> bool:
-        """Whether the workers compute on GPUs, as far as the driver reports."""
-        return self.device == "cuda" or (self.device == "auto" and bool(cuda_capabilities()))
-
-    def compiles(self, device: str) -> bool:
-        """Returns whether layers are compiled on a type of device, `cpu` or `cuda`."""
-        return self.compile and device == "cuda"
-
-    def on_this_machine(self, hidden: int | None = None) -> Self:
-        """Returns the same hardware with `compute_dtype` decided for this machine and a model of width `hidden`."""
-        if self.compute_dtype != "auto":
-            return self
-        decided = training_type("cuda" if self.uses_cuda else "cpu", hidden).type
-        return self.model_copy(update={"compute_dtype": decided})
-
-    def same_layout(self, other: Self) -> bool:
-        """Returns whether the same worker processes can run jobs of both. Only the compute type may differ."""
-        return self == other.model_copy(update={"compute_dtype": self.compute_dtype})
-
-    @model_validator(mode="after")
-    def _tensor_groups_are_whole(self) -> Self:
-        if self.world % self.tensor_parallel:
-            raise ValueError(
-                f"tensor_parallel {self.tensor_parallel} does not divide nodes x processes, "
-                f"{self.nodes} x {self.processes}"
-            )
-        if self.tensor_parallel > 1 and self.compile:
-            raise ValueError("compile = true needs tensor_parallel = 1")
-        return self
-
-    @model_validator(mode="after")
-    def _machines_can_meet(self) -> Self:
-        if self.nodes > 1 and (self.rendezvous is None or self.shared_dir is None):
-            raise ValueError("several nodes need rendezvous (name or address of the first) and shared_dir")
-        host = self.rendezvous_host
-        if host is not None and is_public(host) and not self.rendezvous_public:
-            raise ValueError(
-                f"rendezvous {host} is a public address, and anybody who reaches the trainer's ports can disturb the "
-                "training: name an address of a private network, or firewall the ports as the RUNBOOK says and set "
-                "rendezvous_public = true"
-            )
         return self
 
 

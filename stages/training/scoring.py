@@ -59,11 +59,10 @@ def batch_logprobs(
     rows, width = batch.shape
     dtype = compute_dtype(job.hardware, policy.shape)
     logprobs = torch.full((rows * width,), -torch.inf)
-    group = job.hardware.tensor_parallel  # its processes compute the same rows
-    world, rank = dist.get_world_size() // group, dist.get_rank() // group
-    shares = micro_batches(list(range(rows)), batch.row_tokens, world, job.hardware.micro_batch_tokens)
+    share = job.hardware.row_share(dist.get_rank(), dist.get_world_size())
+    shares = micro_batches(list(range(rows)), batch.row_tokens, share.count, job.hardware.micro_batch_tokens)
     with torch.no_grad():
-        for micro in shares[rank]:
+        for micro in shares[share.number]:
             # A process without rows takes part in gathering the weights, and its values are left out.
             flat = batch.flat(micro or [0])
             values = policy(policy.inputs(flat, dtype, device), job.temperature)[0]

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 
 from artifacts.errors import BadInputError
-from stages.grpo.packing import Group
+from stages.grpo.groups import Group
 from stages.models.tokenizers.chat import ChatTokenizer
 
 

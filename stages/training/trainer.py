@@ -68,9 +68,7 @@ class Trainer:
         self, weights: TrainedWeights, job: TrainJob, batch: TrainerBatch, heartbeat: Callable[[], None]
     ) -> None:
         self._weights, self._job, self._batch, self._heartbeat = weights, job, batch, heartbeat
-        tensor_parallel = job.hardware.tensor_parallel  # the processes of a tensor group compute the same rows
-        self._shares, self._share = dist.get_world_size() // tensor_parallel, dist.get_rank() // tensor_parallel
-        self._counts = dist.get_rank() % tensor_parallel == 0
+        self._row_share = job.hardware.row_share(dist.get_rank(), dist.get_world_size())
         self.skipped: list[int] = []
         rows, width = batch.shape
         self._old: Tensor = torch.full((rows * width,), torch.nan)
@@ -116,8 +114,8 @@ class Trainer:
             if not micro:  # this process has fewer rows than others; it takes part in the collectives with weight 0
                 share, entropy_share, right_share = (torch.zeros_like(share) for _ in range(3))
             loss = self._loss(number, flat, share.to(device), entropy_share.to(device), right_share.to(device))
-            (loss.total * self._shares).backward()  # FSDP2 divides the sum over shares by their number
-            if micro and self._counts:
+            (loss.total * self._row_share.count).backward()  # FSDP2 divides the sum over shares by their number
+            if micro and self._row_share.is_first:
                 sums.add(loss.token, loss.entropies, loss.gap, flat.tokens.numel())
                 sums.add_losses(loss.policy, loss.kl, loss.positive_nll)
             self._heartbeat()
@@ -234,8 +232,8 @@ class Trainer:
 
     def _own_micro_batches(self, rows: list[int]) -> list[list[int]]:
         """Returns the micro-batches of a mini-batch that this process computes, each as a list of rows."""
-        by_process = micro_batches(rows, self._batch.row_tokens, self._shares, self._job.hardware.micro_batch_tokens)
-        return by_process[self._share]
+        limit, share = self._job.hardware.micro_batch_tokens, self._row_share
+        return micro_batches(rows, self._batch.row_tokens, share.count, limit)[share.number]
 
     def recompute_old_logprobs(self) -> None:
         """Computes the log-probabilities under the starting weights for every mini-batch but the first (collective).
@@ -311,5 +309,5 @@ class Trainer:
 
         In later epochs a row may be trained by another process than in the first.
         """
-        if self._shares > 1:
+        if self._row_share.count > 1:
             self.restore_logprobs(self.kept_logprobs(), "log-probabilities of the first epoch")

@@ -1,4 +1,4 @@
-"""A packed batch as the trainer reads it: flat rows without padding, in micro-batches, distributed over processes.
+"""A packed batch as the trainer reads it: flat rows without padding, in micro-batches, divided among processes.
 
 Shapes: R rows, T tokens of a padded row, N tokens of a micro-batch, C tokens in the loss.
 """
@@ -155,32 +155,32 @@ class TrainerBatch:
 
 
 def micro_batches(
-    rows: list[int], row_tokens: list[int], processes: int, micro_batch_tokens: int
+    rows: list[int], row_tokens: list[int], shares: int, micro_batch_tokens: int
 ) -> list[list[list[int]]]:
-    """Distributes rows over processes and splits each share into micro-batches.
+    """Divides rows into shares, and each share into micro-batches.
 
-    The rows are assigned from the largest to the smallest, each to the process with the fewest tokens. All processes
-    get the same number of micro-batches, because they gather sharded weights together; the last ones may be empty.
+    The rows are assigned from the largest to the smallest, each to the share with the fewest tokens. All shares get the
+    same number of micro-batches, because processes gather sharded weights together; the last ones may be empty.
 
     Args:
         rows: Rows of a mini-batch.
         row_tokens: Tokens of every row of the batch.
-        processes: Number of processes.
+        shares: Number of shares, see `RowShare`.
         micro_batch_tokens: Tokens of a micro-batch; a longer row gets one of its own.
 
     Returns:
-        For each process its micro-batches, each a list of rows.
+        For each share its micro-batches, each a list of rows.
     """
-    loads = [0] * processes
-    shares: list[list[list[int]]] = [[] for _ in range(processes)]
-    filled = [0] * processes
+    loads = [0] * shares
+    micro_batches_of: list[list[list[int]]] = [[] for _ in range(shares)]
+    filled = [0] * shares
     for row in sorted(rows, key=lambda item: (-row_tokens[item], item)):
-        process = loads.index(min(loads))
-        if not shares[process] or filled[process] + row_tokens[row] > micro_batch_tokens:
-            shares[process].append([])
-            filled[process] = 0
-        shares[process][-1].append(row)
-        loads[process] += row_tokens[row]
-        filled[process] += row_tokens[row]
-    count = max(len(share) for share in shares)
-    return [share + [[] for _ in range(count - len(share))] for share in shares]
+        share = loads.index(min(loads))
+        if not micro_batches_of[share] or filled[share] + row_tokens[row] > micro_batch_tokens:
+            micro_batches_of[share].append([])
+            filled[share] = 0
+        micro_batches_of[share][-1].append(row)
+        loads[share] += row_tokens[row]
+        filled[share] += row_tokens[row]
+    count = max(len(batches) for batches in micro_batches_of)
+    return [batches + [[] for _ in range(count - len(batches))] for batches in micro_batches_of]

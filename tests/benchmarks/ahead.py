@@ -31,7 +31,7 @@ from rich.table import Table
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.store.store import Store
-from flows.lookup.history import STAGES
+from flows.lookup.stages import STAGES
 from tests.support.bars import Bar, tell
 from tests.support.hosts import Host, hosts, require_hosts
 from tests.support.prefect_server import without_prefect

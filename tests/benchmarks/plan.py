@@ -33,7 +33,8 @@ from flows.plan.page import document
 from flows.plan.plan import GIB, make_plan
 from flows.plan.time import iteration_times
 from flows.plan.workload import work_of
-from stages.training.job import OptimizerConfig, TrainHardware
+from stages.training.job import OptimizerConfig
+from stages.training.worker_group.hardware import TrainHardware
 from tests.benchmarks.machine_speed import measured_machine
 from tests.support.bars import Bar, add_json_option, tell
 from tests.support.installed import ONE_ENGINE, TINY

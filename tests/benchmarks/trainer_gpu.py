@@ -34,11 +34,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from stages.models.shape import DecoderShape, read_shape
-from stages.training.job import OptimizerConfig, TrainHardware
+from stages.training.job import OptimizerConfig
 from stages.training.model import attention
 from stages.training.model import policy as model
 from stages.training.model.placement import compute_dtype, place_policy
 from stages.training.trainable import EVERYTHING
+from stages.training.worker_group.hardware import TrainHardware
 from tests.benchmarks.trainer_memory import peak_bytes, start_of_peak
 from tests.support.bars import Bar, add_json_option, tell
 from tests.support.trainer_work import (

@@ -39,9 +39,9 @@ def measure(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     import torch.distributed as dist
 
     from stages.models.shape import read_shape
-    from stages.training.job import TrainHardware
     from stages.training.model.placement import compute_dtype, fill, place_policy, shards
     from stages.training.trainer_batch import TrainerBatch
+    from stages.training.worker_group.hardware import TrainHardware
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",

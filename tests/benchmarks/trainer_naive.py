@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn.functional import log_softmax
 
-from stages.grpo.packing import Group
+from stages.grpo.groups import Group
 
 
 def naive_step(model_dir: Path, groups: Sequence[Group], rate: float, sequences_a_pass: int) -> dict[str, float]:

@@ -21,7 +21,7 @@ from stages.environments.puzzle import Puzzle
 from stages.environments.solver_tool import CALL_END, CALL_START, write_call, write_told
 from stages.environments.tables import to_table
 from stages.evaluate import EvaluateConfig, evaluate
-from stages.grpo.packing import Branch, Group
+from stages.grpo.groups import Branch, Group
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.shape import read_shape
 from stages.models.tokenizers.chat import ChatTokenizer
@@ -30,9 +30,9 @@ from stages.sampling.config import EngineHardware, SamplingConfig
 from stages.sampling.engine import Engine
 from stages.sampling.turns import Tool
 from stages.strategies.config import title_of
-from stages.training.job import TrainHardware
 from stages.training.model.placement import load_reference
 from stages.training.trainer_batch import TrainerBatch
+from stages.training.worker_group.hardware import TrainHardware
 from tests.support.trainer_work import save_batch
 
 TEXTS = ["Who was it?", "Where?", write_call(["It was the cook"]), write_call(["It was the maid"]), "A: cook\nB: hall"]

@@ -28,8 +28,9 @@ from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.sampling.client import Prompt
 from stages.sampling.config import EngineHardware, SamplingConfig
 from stages.sampling.engine import Engine
-from stages.training.job import TrainHardware, TrainJob
+from stages.training.job import TrainJob
 from stages.training.worker_group.group import WorkerGroup
+from stages.training.worker_group.hardware import TrainHardware
 from tests.support.bars import Bar, add_json_option, kept, tell
 from tests.support.installed import SLOW, TINY
 from tests.support.memory_limits import cgroups, killed_above, refuse_above

@@ -12,7 +12,7 @@ from stages.hardware.compute_type import engine_build
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.sampling.client import GroupSamples, Prompt
 from stages.sampling.config import EngineHardware, SamplingConfig
-from stages.training.job import TrainHardware
+from stages.training.worker_group.hardware import TrainHardware
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() or engine_build()[0] != "vllm", reason="needs a CUDA device and vLLM's build for it"

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from artifacts.errors import TransientError
-from stages.training.job import TrainHardware
+from stages.training.worker_group.hardware import TrainHardware
 from tests.support.finetuning_machine import STEPS, Machine
 
 KILL_AT = 6

@@ -17,8 +17,8 @@ from artifacts.store.store import Store
 from artifacts.tensors import BATCH_FILE
 from stages.context import Profile, StageContext
 from stages.finetune import FinetuneConfig, finetune
-from stages.training.job import TrainHardware
 from stages.training.launch import Weights
+from stages.training.worker_group.hardware import TrainHardware
 from tests.support.trainer_processes import workers
 from tests.support.trees import save_model, tree_batch
 

@@ -10,8 +10,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from stages.training.job import ScoreJob, TrainHardware, TrainJob
+from stages.training.job import ScoreJob, TrainJob
 from stages.training.worker_group.events import EventWriter
+from stages.training.worker_group.hardware import TrainHardware
 from stages.training.worker_group.job_queue import JobQueue
 
 Job = TrainJob | ScoreJob

@@ -16,10 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from stages.models.shape import DecoderShape
-from stages.training.job import TrainHardware
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.model.placement import place
 from stages.training.trainable import EVERYTHING, TrainableConfig
+from stages.training.worker_group.hardware import TrainHardware
 from tests.support.processes import own_memory
 
 CPU = torch.device("cpu")

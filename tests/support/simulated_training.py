@@ -23,12 +23,13 @@ from torch.utils._pytree import tree_flatten
 
 from flows.config.model_size import LayerSizes
 from stages.models.shape import DecoderShape
-from stages.training.job import LossConfig, OptimizerConfig, TrainHardware, TrainJob
+from stages.training.job import LossConfig, OptimizerConfig, TrainJob
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.model.policy import Policy
 from stages.training.trainable import EVERYTHING, TrainableConfig
 from stages.training.trainer import Trainer
 from stages.training.trainer_batch import TrainerBatch
+from stages.training.worker_group.hardware import TrainHardware
 
 CPU = torch.device("cpu")
 

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from stages.grpo.packing import Branch, Group
+from stages.grpo.groups import Branch, Group
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.shape import read_shape
 from stages.sampling.client import GroupSamples
-from stages.training.job import TrainHardware
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.trainable import TrainableConfig
 from stages.training.trainer_batch import TrainerBatch
+from stages.training.worker_group.hardware import TrainHardware
 from tests.support.trainer_work import save_batch
 from tests.support.trees import save_model
 

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
+from stages.grpo.groups import Branch, Group
+from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.shape import DecoderShape, read_shape
-from stages.training.job import LossConfig, OptimizerConfig, TrainHardware, TrainJob
+from stages.training.job import LossConfig, OptimizerConfig, TrainJob
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.trainer import Trainer
 from stages.training.trainer_batch import TrainerBatch
+from stages.training.worker_group.hardware import TrainHardware
 
 PEAK_SIZES = (512, 1024, 2048, 4096)
 RATE = 1e-6

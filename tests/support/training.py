@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from stages.models.shape import read_shape
-from stages.training.job import LossConfig, OptimizerConfig, TrainHardware, TrainJob
+from stages.training.job import LossConfig, OptimizerConfig, TrainJob
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.model.placement import load_reference
 from stages.training.results import StepMetrics
 from stages.training.trainer import Trainer
 from stages.training.trainer_batch import TrainerBatch
+from stages.training.worker_group.hardware import TrainHardware
 from tests.support.trees import VOCAB
 
 CPU = torch.device("cpu")

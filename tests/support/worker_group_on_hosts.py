@@ -16,7 +16,7 @@ OWNER = """
 import sys
 from pathlib import Path
 from stages.training.worker_group.group import WorkerGroup
-from stages.training.job import TrainHardware
+from stages.training.worker_group.hardware import TrainHardware
 hardware = TrainHardware.model_validate_json(sys.argv[1])
 with WorkerGroup(hardware, hardware.shared_dir) as group:
     group.start()
@@ -36,7 +36,7 @@ def worker_group_on(hosts: Sequence[Host], folder: Path) -> Generator[dict[str, 
     Raises:
         AssertionError: It does not start.
     """
-    from stages.training.job import TrainHardware
+    from stages.training.worker_group.hardware import TrainHardware
 
     shared = folder / "shared"
     hardware = TrainHardware(

@@ -8,9 +8,9 @@ from rich.text import Text
 
 from flows.report.derivation import Derivation, step_line
 from flows.report.text.visible import visible
-from stages.environments.puzzle import Verdict
+from stages.environments.puzzle import StatementVerdict
 
-_STYLES: dict[Verdict, str] = {
+_STYLES: dict[StatementVerdict, str] = {
     "proved": "green",
     "restated": "cyan",
     "open": "yellow",

@@ -14,7 +14,7 @@ Repeated = Parameter(negative=(), show_default=False)
 """For options that may be given several times."""
 Optional = Parameter(show_default=False)
 """For options whose default the help page does not show."""
-Refresh = Annotated[
+RefreshedStages = Annotated[
     tuple[str, ...],
     Repeated,
     Parameter(

@@ -12,7 +12,7 @@ from flows.report.derivation import statement_counts, text_pieces
 from flows.report.example_group import Completion, ExampleGroup, ReadAnswer
 from flows.report.figures import IterationFigures, measurement, page_columns
 from flows.report.html.page import page
-from flows.report.metrics import RELIABILITY_MEASURES, STRATEGY_MEASURES
+from flows.report.measures import RELIABILITY_MEASURES, STRATEGY_MEASURES
 from flows.report.paired import before_and_after
 from flows.report.pictures.batch_picture import describe_batch
 from flows.report.prefect_pages.ui_text import (

@@ -11,7 +11,8 @@ from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.store.store import Store
 from artifacts.tensors import BATCH_FILE, PackedBatch
-from flows.lookup.history import STAGES, IterationRecord
+from flows.lookup.history import IterationRecord
+from flows.lookup.stages import STAGES
 from flows.report.pictures.png import INK, MUTED, blank_figure, to_png
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from flows.lookup.history import PARTS
+from flows.lookup.stages import PARTS
 from flows.report.figures import IterationFigures, plotted, stage_starts
 from flows.report.pictures.png import (
     CONTRADICTED,

@@ -6,7 +6,8 @@ from typing import Any
 from urllib.parse import quote
 
 from artifacts.store.store import Store
-from flows.lookup.history import OPTIONAL, PARTS, RunRecord, selection_line
+from flows.lookup.history import RunRecord, selection_line
+from flows.lookup.stages import OPTIONAL, PARTS
 from flows.report.before_after import BeforeAfter, JudgedCompletion
 from flows.report.derivation import SYMBOLS, Derivation, statement_counts, statements_by_verdict, step_line
 from flows.report.example_group import Completion, ExampleGroup, ReadAnswer

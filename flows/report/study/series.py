@@ -1,9 +1,12 @@
 """Reads the series that a study shows from a run's reports."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -13,10 +16,13 @@ from artifacts.reading import Artifact
 from artifacts.refs import Ref
 from artifacts.schemas import PUZZLES, RESULTS
 from artifacts.store.store import Store
-from flows.lookup.history import STAGES, RunRecord
+from flows.lookup.stages import STAGES
 from stages.statistics.estimates import Interval, estimate
 from stages.statistics.fits import PowerLaw, PowerLawBand, bootstrap_power_law, fit_power_law
 from stages.statistics.repeated import chance_all_right, chance_any_right
+
+if TYPE_CHECKING:
+    from flows.lookup.history import RunRecord
 
 _MODE = "sampled"
 _GROUPS = 6

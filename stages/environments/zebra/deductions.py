@@ -9,7 +9,7 @@ import numpy as np
 
 from stages.environments.logic_puzzles.lines import cited_line, terse_line
 from stages.environments.logic_puzzles.minimal import drop_needless
-from stages.environments.puzzle import Asserted, Style, Verdict
+from stages.environments.puzzle import Asserted, StatementVerdict, Style
 from stages.environments.solver_tool import LIMIT, NO_RESULT
 from stages.environments.zebra.formal import (
     Clue,
@@ -87,7 +87,7 @@ class Reasoner:
                 kept = fewer
         return [i for i in kept if i < clues], [n for n, step in enumerate(steps) if step in kept]
 
-    def verdict(self, statement: Clue) -> Verdict:
+    def verdict(self, statement: Clue) -> StatementVerdict:
         """Returns the proved verdict on a statement."""
         if _canonical(statement) in self._stated:
             return "restated"
@@ -103,7 +103,7 @@ class Reasoner:
         """
         people = people_of(self._puzzle.grid)
         statements: list[Asserted] = []
-        verdicts: dict[Clue, Verdict] = {}
+        verdicts: dict[Clue, StatementVerdict] = {}
         for sentence in _SENTENCE.finditer(text):
             if len(sentence[0]) > _SENTENCE_CHARACTERS:
                 continue

@@ -24,7 +24,7 @@ from stages.models.shape import DecoderShape
 from stages.models.tensors import FILE_BYTES
 from stages.training.checkpointing.checkpoint import StoredWeights, write_checkpoint
 from stages.training.checkpointing.state_files import HeartbeatLoadPlanner, HeartbeatSavePlanner, StateWriter
-from stages.training.job import Dtype, OptimizerConfig, TrainHardware
+from stages.training.job import Dtype, OptimizerConfig
 from stages.training.model.lora import initial_adapter, merged
 from stages.training.model.placement import (
     compute_dtype,
@@ -36,6 +36,7 @@ from stages.training.model.placement import (
     torch_dtype,
 )
 from stages.training.trainable import EVERYTHING, TrainableConfig, is_adapter
+from stages.training.worker_group.hardware import TrainHardware
 
 
 class TrainedWeights:

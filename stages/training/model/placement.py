@@ -15,11 +15,12 @@ from artifacts.errors import BadInputError
 from stages.models.shape import DecoderShape, read_shape
 from stages.models.value_head import VALUE_HEAD_WEIGHT
 from stages.training.checkpointing.checkpoint import StoredWeights
-from stages.training.job import Dtype, TrainHardware
+from stages.training.job import Dtype
 from stages.training.model.lora import add_adapters
 from stages.training.model.policy import DecoderLayer, Policy, ValueModel
 from stages.training.model.tensor_parallel import check_divisible, device_mesh, divide
 from stages.training.trainable import EVERYTHING, TrainableConfig
+from stages.training.worker_group.hardware import TrainHardware
 
 
 def torch_dtype(name: Dtype) -> torch.dtype:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 
 from stages.processes.guarded import GuardedProcess
-from stages.training.job import TrainHardware
+from stages.training.worker_group.hardware import TrainHardware
 from stages.training.worker_group.job_queue import JobQueue
 
 _GIB = 2**30

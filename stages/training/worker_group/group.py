@@ -10,11 +10,12 @@ from typing import Any, NoReturn, Self
 from artifacts.errors import SEE_DOCTOR, BadInputError, DeerstalkerError, TransientError
 from stages.processes.guarded import GuardedProcess
 from stages.processes.memory import kernel_kills, refused_allocation
-from stages.training.job import ScoreJob, TrainHardware, TrainJob
+from stages.training.job import ScoreJob, TrainJob
 from stages.training.results import StepMetrics, TrainResult, TrainTotals
 from stages.training.worker_group.agent import start_agent
 from stages.training.worker_group.events import EventReader
 from stages.training.worker_group.hang_watch import HangWatch
+from stages.training.worker_group.hardware import TrainHardware
 from stages.training.worker_group.job_queue import JobQueue
 from stages.training.worker_group.network import network_environment
 

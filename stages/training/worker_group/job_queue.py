@@ -7,7 +7,8 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from stages.processes.process_pool import start_ticks
-from stages.training.job import ScoreJob, TrainHardware, TrainJob
+from stages.training.job import ScoreJob, TrainJob
+from stages.training.worker_group.hardware import TrainHardware
 
 _JOBS: TypeAdapter[TrainJob | ScoreJob] = TypeAdapter(TrainJob | ScoreJob)
 

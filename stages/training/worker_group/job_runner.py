@@ -11,7 +11,7 @@ import torch.distributed as dist
 from artifacts.errors import BadInputError
 from stages.models.shape import DecoderShape, read_shape
 from stages.training.checkpointing.step_checkpoint import StepCheckpoints, resume
-from stages.training.job import ScoreJob, TrainHardware, TrainJob
+from stages.training.job import ScoreJob, TrainJob
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.model.placement import compute_dtype, load_reference, shards
 from stages.training.results import StepMetrics, TrainTotals
@@ -21,6 +21,7 @@ from stages.training.trainer import Trainer
 from stages.training.trainer_batch import TrainerBatch
 from stages.training.value_trainer import ValueTrainer
 from stages.training.worker_group.events import EventWriter
+from stages.training.worker_group.hardware import TrainHardware
 from stages.training.worker_group.job_queue import JobQueue
 
 BYTES_A_PARAMETER = {"fp32": 14, "bf16": 8}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 from artifacts.errors import BadInputError, TransientError
-from stages.training.job import TrainHardware, is_public
+from stages.training.worker_group.hardware import TrainHardware, is_public
 
 LOOPBACK = "lo"
 _ANY_PORT = 9

@@ -21,8 +21,8 @@ from flows.doctor.checks import (
 from flows.doctor.store_facts import StoreFacts, folder_facts, nearest_folder, object_facts
 from flows.orchestration.server.backend import explain_no_answer
 from stages.hardware.compute_type import engine_build
-from stages.training.job import TrainHardware
 from stages.training.worker_group.group import memory_remedy
+from stages.training.worker_group.hardware import TrainHardware
 from tests.support.doctor import FOLDER, GIB, says
 from tests.support.servers import free_port, rclone_server
 

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from artifacts.errors import BadInputError, IntegrityError
 from artifacts.tensors import PackedBatch
-from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
+from stages.grpo.groups import Branch, Group
+from stages.grpo.packing import PackConfig, pack_groups
 from stages.training.trainer_batch import COLUMNS
 
 TOKENS = st.integers(1, 500)

@@ -13,14 +13,14 @@ from flows.config.recipes import load_profile
 from stages.hardware import compute_type
 from stages.hardware.compute_type import NARROW, NATIVE_BF16_FLAGS, cpu_flags, native_type
 from stages.sampling.config import EngineHardware
-from stages.training.job import TrainHardware
+from stages.training.worker_group.hardware import TrainHardware
 from tests.support.machines import older_cpu
 
 ASK = """
 import json, torch
 from stages.hardware.compute_type import cpu_flags, native_type
 from stages.sampling.config import EngineHardware
-from stages.training.job import TrainHardware
+from stages.training.worker_group.hardware import TrainHardware
 from flows.config.compute_types import compute_types
 from flows.config.recipes import load_profile
 print(json.dumps({

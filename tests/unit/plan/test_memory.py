@@ -6,7 +6,7 @@ import pytest
 
 from flows.config.model_size import LayerSizes, ModelSize
 from flows.plan.memory import Precision, TrainerMemory, cache_bytes_a_token, saving_memory, trainer_memory
-from stages.training.job import TrainHardware
+from stages.training.worker_group.hardware import TrainHardware
 
 SHAPE = LayerSizes(vocabulary=1000, hidden=64, layers=4, queries=64, keys=32, intermediate=128, tied=False)
 SIZE = ModelSize(SHAPE.parameters, "", SHAPE)

@@ -21,7 +21,8 @@ from flows.plan.page import profile_text
 from flows.plan.plan import make_plan, memory_of
 from flows.plan.rows import bounds, largest, planned_rows, with_rows
 from flows.session import check_recipe, freeze_recipe, recipe_to_continue
-from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
+from stages.grpo.groups import Branch, Group
+from stages.grpo.packing import PackConfig, pack_groups
 from stages.hardware.compute_type import CudaDevice
 from tests.support.doctor import GIB, H100
 

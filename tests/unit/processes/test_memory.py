@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from stages.processes.memory import kernel_kills, refused_allocation, spare_bytes
-from stages.training.job import TrainHardware
 from stages.training.worker_group.group import memory_remedy
+from stages.training.worker_group.hardware import TrainHardware
 
 
 @pytest.mark.parametrize(

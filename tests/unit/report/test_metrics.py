@@ -12,11 +12,12 @@ from artifacts.store.store import Store
 from flows.compare.comparison import comparison_figures
 from flows.compare.comparison_report import text_rows, write_report
 from flows.lookup.history import RunRecord, read_run
-from flows.report import metrics
+from flows.report import measures, metrics
 from flows.report.figures import iteration_figures, terminal_columns
 from flows.report.html.run_report import PAGE, report_files
+from flows.report.measures import MEASURES, Measure
 from flows.report.metric_names import before_after_metrics, iteration_metrics
-from flows.report.metrics import INTERVAL, MEASURES, METRICS, Measure, Metric, MetricSource, Presence, interval_text
+from flows.report.metrics import INTERVAL, METRICS, Metric, MetricSource, Presence, interval_text
 from flows.report.pictures.plots import health_plot
 from flows.report.prefect_pages.ui_text import iteration_rows
 from flows.report.run_view import RunView
@@ -98,7 +99,7 @@ def test_a_line_of_the_measures_is_a_row_and_a_tracker_name(
 ) -> None:
     accuracy = dataclasses.replace(MEASURES[0], key="certainty", title="certainty", tracker="certainty")
     cell = Measure("certainty", "certainty", lambda facts: interval_text(Interval(**facts["certainty"])))
-    monkeypatch.setattr(metrics, "MEASURES", (*MEASURES, dataclasses.replace(accuracy, cell=cell.cell)))
+    monkeypatch.setattr(measures, "MEASURES", (*MEASURES, dataclasses.replace(accuracy, cell=cell.cell)))
     record = read_run(made[0], "made")
     for manifest in record.evaluations.values():
         for mode in ("sampled", "greedy"):

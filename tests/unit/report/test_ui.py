@@ -34,7 +34,8 @@ from flows.report.prefect_pages.ui_text import (
 from flows.report.run_view import RunView
 from flows.report.text.markdown import fenced, shortened
 from stages.environments.puzzle import Asserted
-from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
+from stages.grpo.groups import Branch, Group
+from stages.grpo.packing import PackConfig, pack_groups
 from tests.support.hostile import HOSTILE
 
 RUN_NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True)

@@ -26,11 +26,12 @@ from stages.finetune import FinetuneConfig, finetune
 from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.tensors import WEIGHTS
 from stages.training.epochs import epoch_steps
-from stages.training.job import LossConfig, TrainHardware
+from stages.training.job import LossConfig
 from stages.training.launch import Weights
 from stages.training.schedules.learning_rates import learning_rate_at, step_rate
 from stages.training.trainable import TrainableConfig
 from stages.training.trainer_batch import TrainerBatch
+from stages.training.worker_group.hardware import TrainHardware
 from tests.support.trees import VOCAB, save_model, tree_batch
 
 

@@ -5,7 +5,8 @@ import pytest
 
 from stages.environments.generate import TIERS, generate
 from stages.environments.tables import taught_passages, to_table
-from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
+from stages.grpo.groups import Branch, Group
+from stages.grpo.packing import PackConfig, pack_groups
 from stages.optional.teach import HINT, TeachConfig, Verdicts, by_completion, teacher_prompts
 
 LOG = np.log

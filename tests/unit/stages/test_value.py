@@ -39,8 +39,8 @@ from stages.optional.pretrain import pretrain
 from stages.optional.value import Valued, value
 from stages.pack import pack
 from stages.training.critic import PretrainConfig, ValueConfig
-from stages.training.job import TrainHardware
 from stages.training.launch import Weights
+from stages.training.worker_group.hardware import TrainHardware
 from tests.support.trainer_processes import workers
 from tests.support.trees import VOCAB, save_model
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from stages.models.shape import read_shape
-from stages.training.job import TrainHardware
 from stages.training.model.placement import place_policy
+from stages.training.worker_group.hardware import TrainHardware
 from tests.support.policies import ARCHITECTURES
 from tests.support.trees import save_model
 

@@ -8,7 +8,8 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
+from stages.grpo.groups import Branch, Group
+from stages.grpo.packing import PackConfig, pack_groups
 from stages.training.epochs import epoch_steps
 from stages.training.trainer_batch import TrainerBatch
 from tests.support.trees import VOCAB, tree_batch

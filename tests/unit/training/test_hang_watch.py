@@ -15,9 +15,10 @@ from safetensors.numpy import save_file
 
 from artifacts.errors import TransientError
 from stages.processes.process_pool import start_ticks
-from stages.training.job import TrainHardware, TrainJob
+from stages.training.job import TrainJob
 from stages.training.worker_group.group import WorkerGroup
 from stages.training.worker_group.hang_watch import HangWatch
+from stages.training.worker_group.hardware import TrainHardware
 from stages.training.worker_group.job_queue import JobQueue
 from tests.support.trainer_processes import command_lines, workers
 from tests.support.trees import save_model, tree_batch

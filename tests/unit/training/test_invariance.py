@@ -19,10 +19,11 @@ from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
 from artifacts.errors import BadInputError
-from stages.training.job import EpochOrder, LossConfig, OptimizerConfig, TrainHardware, TrainJob
+from stages.training.job import EpochOrder, LossConfig, OptimizerConfig, TrainJob
 from stages.training.model.placement import shards
 from stages.training.results import StepMetrics
 from stages.training.worker_group.group import WorkerGroup
+from stages.training.worker_group.hardware import TrainHardware
 from tests.support.tiers import long_except
 from tests.support.trainer_processes import command_lines
 from tests.support.training import repacked

@@ -8,8 +8,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from stages.grpo.groups import Branch, Group
 from stages.grpo.kl_reward import kl_in_advantages
-from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
+from stages.grpo.packing import PackConfig, pack_groups
 from stages.training.job import LossConfig
 from stages.training.trainer_batch import TrainerBatch
 from tests.support.training import assert_same, logprobs_of, repacked, train

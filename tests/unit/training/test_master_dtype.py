@@ -11,11 +11,12 @@ from torch.distributed.tensor import DTensor
 
 from stages.models.shape import read_shape
 from stages.models.tensors import WEIGHTS
-from stages.training.job import Dtype, OptimizerConfig, TrainHardware, TrainJob
+from stages.training.job import Dtype, OptimizerConfig, TrainJob
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.rounding import SPREAD, moved_share, rounding_warning
 from stages.training.trainer import Trainer
 from stages.training.trainer_batch import TrainerBatch
+from stages.training.worker_group.hardware import TrainHardware
 from tests.support.trees import VOCAB, save_model, tree_batch
 
 pytestmark = pytest.mark.usefixtures("world_of_one")

@@ -1,6 +1,6 @@
 """The FLOPs by which `tests.benchmarks.trainer` judges the trainer, by hand."""
 
-from stages.grpo.packing import Branch, Group
+from stages.grpo.groups import Branch, Group
 from stages.models.shape import DecoderShape
 from tests.support.trainer_work import needed_flops
 

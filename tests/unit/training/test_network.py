@@ -13,8 +13,8 @@ import pytest
 from pydantic import ValidationError
 
 from artifacts.errors import BadInputError
-from stages.training.job import TrainHardware
 from stages.training.worker_group.group import WorkerGroup
+from stages.training.worker_group.hardware import TrainHardware
 from stages.training.worker_group.job_queue import JobQueue
 from stages.training.worker_group.network import interface_towards, network_environment
 from stages.training.worker_group.node import open_groups
@@ -118,7 +118,7 @@ ON_A_PUBLIC_INTERFACE = """
 import sys
 from pathlib import Path
 from artifacts.errors import BadInputError
-from stages.training.job import TrainHardware
+from stages.training.worker_group.hardware import TrainHardware
 from stages.training.worker_group.network import network_environment
 told = {"nodes": 2, "rendezvous": "localhost", "shared_dir": Path("shared")}
 print(network_environment(TrainHardware(**told, rendezvous_public=True))["GLOO_SOCKET_IFNAME"])

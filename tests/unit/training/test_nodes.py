@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.training.job import TrainHardware
+from stages.training.worker_group.hardware import TrainHardware
 from tests.support.hosts import Host, hosts
 from tests.support.kustomize import FOLDER, find, render
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 
-from stages.grpo.packing import Branch, Group
+from stages.grpo.groups import Branch, Group
 from stages.models.shape import read_shape
 from stages.models.source import GgufPackageModel, find_packaged_file
 from stages.training.checkpointing.checkpoint import published_name

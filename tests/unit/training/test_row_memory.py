@@ -9,11 +9,11 @@ from torch import Tensor
 
 from artifacts.errors import BadInputError
 from stages.models.shape import read_shape
-from stages.training.job import TrainHardware
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.row_memory import check_rows_fit, free_bytes, least_activation_bytes_a_token
 from stages.training.trainable import EVERYTHING, TrainableConfig
 from stages.training.trainer_batch import TrainerBatch
+from stages.training.worker_group.hardware import TrainHardware
 from tests.support.policies import ARCHITECTURES
 from tests.support.trees import VOCAB, save_model, tree_batch
 

@@ -15,8 +15,9 @@ from transformers import AutoModelForCausalLM
 from stages.models.shape import read_shape
 from stages.models.tensors import WEIGHTS_INDEX
 from stages.training.checkpointing.checkpoint import published_name
-from stages.training.job import OptimizerConfig, TrainHardware
+from stages.training.job import OptimizerConfig
 from stages.training.model.master_weights import TrainedWeights
+from stages.training.worker_group.hardware import TrainHardware
 from stages.training.worker_group.job_queue import JobQueue
 from tests.support.policies import load_policy, save_policy
 from tests.support.saving import SMALL_FILE, TRAINED, make_source, random_weights, save_all

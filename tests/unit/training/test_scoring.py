@@ -6,10 +6,11 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from stages.training.job import ScoreJob, TrainHardware
+from stages.training.job import ScoreJob
 from stages.training.model.placement import load_reference
 from stages.training.scoring import batch_logprobs
 from stages.training.trainer_batch import TrainerBatch
+from stages.training.worker_group.hardware import TrainHardware
 from tests.support.training import CPU, logprobs_of
 from tests.support.trees import VOCAB, tree_batch
 

@@ -14,12 +14,13 @@ from artifacts.errors import BadInputError
 from artifacts.identity import canonical_json
 from stages.models.shape import read_shape
 from stages.training.checkpointing.step_checkpoint import StepCheckpoints, resume
-from stages.training.job import OptimizerConfig, TrainHardware, TrainJob
+from stages.training.job import OptimizerConfig, TrainJob
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.results import StepMetrics
 from stages.training.trainer import Trainer
 from stages.training.trainer_batch import TrainerBatch
 from stages.training.worker_group.group import WorkerGroup
+from stages.training.worker_group.hardware import TrainHardware
 from tests.support.trees import VOCAB, save_model, tree_batch
 
 CPU = torch.device("cpu")

@@ -16,10 +16,11 @@ from safetensors.torch import load_file
 
 from artifacts.errors import BadInputError
 from stages.models.shape import read_shape
-from stages.training.job import LossConfig, OptimizerConfig, ScoreJob, TrainHardware, TrainJob, ValueJob
+from stages.training.job import LossConfig, OptimizerConfig, ScoreJob, TrainJob, ValueJob
 from stages.training.model.placement import place_policy
 from stages.training.results import StepMetrics
 from stages.training.trainable import TrainableConfig
+from stages.training.worker_group.hardware import TrainHardware
 from tests.support.forked_workers import Job, run_groups
 from tests.support.trees import save_model, tree_batch
 

@@ -13,12 +13,13 @@ from transformers import AutoModelForCausalLM
 
 from artifacts.errors import BadInputError
 from stages.models.shape import read_shape
-from stages.training.job import OptimizerConfig, TrainHardware, TrainJob
+from stages.training.job import OptimizerConfig, TrainJob
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.trainable import TrainableConfig
 from stages.training.trainer import Trainer
 from stages.training.trainer_batch import TrainerBatch
 from stages.training.worker_group.group import WorkerGroup
+from stages.training.worker_group.hardware import TrainHardware
 from tests.support.trees import VOCAB, save_model, tree_batch
 
 pytestmark = pytest.mark.usefixtures("world_of_one")

@@ -13,15 +13,17 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
 from artifacts.errors import BadInputError
+from stages.grpo.groups import Branch, Group
 from stages.grpo.loss import TokenLoss
-from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
+from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.shape import read_shape
-from stages.training.job import LossConfig, OptimizerConfig, TrainHardware
+from stages.training.job import LossConfig, OptimizerConfig
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.model.placement import load_reference
 from stages.training.results import StepMetrics
 from stages.training.step_sums import StepSums
 from stages.training.trainer_batch import TrainerBatch, micro_batches
+from stages.training.worker_group.hardware import TrainHardware
 from tests.support.tiers import long_except
 from tests.support.training import assert_same, logprobs_of, repacked, train
 from tests.support.trees import VOCAB, save_model, tree_batch

@@ -13,15 +13,17 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from artifacts.errors import BadInputError
-from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
+from stages.grpo.groups import Branch, Group
+from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.shape import read_shape
 from stages.models.tensors import check_weights
 from stages.models.value_head import ValueHead
-from stages.training.job import LossConfig, OptimizerConfig, TrainHardware, TrainJob, ValueJob
+from stages.training.job import LossConfig, OptimizerConfig, TrainJob, ValueJob
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.trainable import TrainableConfig
 from stages.training.trainer_batch import TrainerBatch
 from stages.training.value_trainer import VALUES, ValueTrainer, targets_of
+from stages.training.worker_group.hardware import TrainHardware
 from tests.support.training import CPU, logprobs_of, repacked, train
 from tests.support.trees import VOCAB, save_model, tree_batch
 

@@ -16,8 +16,9 @@ from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
 from artifacts.errors import BadInputError, DeerstalkerError, TransientError
-from stages.training.job import LossConfig, ScoreJob, TrainHardware, TrainJob
+from stages.training.job import LossConfig, ScoreJob, TrainJob
 from stages.training.worker_group.group import WorkerGroup, worker_output
+from stages.training.worker_group.hardware import TrainHardware
 from tests.support.memory_limits import refuse_above
 from tests.support.tiers import long_except
 from tests.support.trainer_processes import command_lines, workers
@@ -163,7 +164,8 @@ OWNER = """
 import sys, time
 from pathlib import Path
 from stages.training.worker_group.group import WorkerGroup
-from stages.training.job import TrainHardware, TrainJob
+from stages.training.job import TrainJob
+from stages.training.worker_group.hardware import TrainHardware
 group = WorkerGroup(TrainHardware(threads=1), Path(sys.argv[1]))
 group.start()
 group.wait_until_ready()

@@ -4,7 +4,7 @@ import re
 from functools import cached_property, lru_cache
 
 from stages.environments.logic_puzzles.minimal import drop_needless
-from stages.environments.puzzle import Asserted, Verdict
+from stages.environments.puzzle import Asserted, StatementVerdict
 from stages.environments.temporal_clue.formal import FormalPuzzle, Statement
 from stages.environments.temporal_clue.language.grammar import grammar_of
 from stages.environments.temporal_clue.language.text import canonical
@@ -51,7 +51,7 @@ class Judge:
         others.require([~literal for literal in others.truths(world)])
         self.decided = others.solve() is None
 
-    def verdict(self, statement: Statement) -> Verdict:
+    def verdict(self, statement: Statement) -> StatementVerdict:
         """Returns the proved verdict on a statement."""
         if canonical(self._scenario, statement) in self._clues:
             return "restated"
@@ -92,7 +92,7 @@ class Judge:
     def read(self, text: str) -> list[Asserted]:
         """Returns the statements that a text asserts, in order; hypotheses, questions and alternatives do not count."""
         statements: list[Asserted] = []
-        verdicts: dict[Statement, Verdict] = {}
+        verdicts: dict[Statement, StatementVerdict] = {}
         for item in grammar_of(self._scenario).find(text):
             if not _asserted(text, item.start, item.end):
                 continue

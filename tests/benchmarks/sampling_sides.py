@@ -1,0 +1,230 @@
+"""The sides that `tests.benchmarks.sampling` compares: the stage `sample` with its engine, and vLLM by itself."""
+
+import argparse
+import json
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import polars as pl
+
+from artifacts.address import ArtifactAddress
+from artifacts.identity import Identity
+from artifacts.reading import Artifact
+from artifacts.refs import Checkpoint, Puzzles, Ref, Rollouts
+from artifacts.schemas import PUZZLES, ROLLOUTS
+from artifacts.store.store import Store
+from flows.config.recipe import Recipe
+from flows.config.recipes import load_profile, load_recipe
+from stages.context import Profile, StageContext
+from stages.curriculum.order import stride
+from stages.fetch import fetch
+from stages.models.tokenizers.chat import ChatTokenizer
+from stages.prepare import prepare
+from stages.sample import SampleConfig, sample
+from stages.sampling.client import Prompt, request_body
+from stages.sampling.config import SamplingConfig
+from stages.sampling.replicas.process import engine_arguments, engine_environment
+from stages.sampling.replicas.threads import THREADS_VARIABLE, cpu_threads
+from tests.support.engine_work import Sampled
+
+HERE = Path(__file__).parents[2]
+TOKENIZER_PUZZLES = 512
+WARM_UP = 1
+"""The first call of a side, which is not timed."""
+READY_LIMIT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is sampled.
+
+    Attributes:
+        prompt_tokens: Length that the prompts are brought to; None: the recipe's own puzzles, as they are.
+        repeats: Turns of each side.
+        sides: Besides `stage`.
+    """
+
+    name: str
+    recipe: str
+    prompts: int
+    samples: int
+    tokens: int
+    prompt_tokens: int | None
+    repeats: int
+    sides: tuple[str, ...] = ("raw",)
+
+    def config(self, max_tokens: int) -> SampleConfig:
+        """The stage's settings."""
+        sampling = SamplingConfig(samples_per_prompt=self.samples, max_tokens=max_tokens)
+        return SampleConfig(puzzles_per_iteration=self.prompts, sampling=sampling)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One call of a side."""
+
+    seconds: float
+    groups: tuple[Sampled, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Completion tokens."""
+        return sum(sum(group.completions) for group in self.groups)
+
+
+class Side(Protocol):
+    """What samples the prompts of one turn."""
+
+    def run(self, call: int, max_tokens: int) -> Run: ...
+
+
+class Bench:
+    """A case's model and prompts in a store, and what its engines are started with."""
+
+    def __init__(self, case: Case, options: argparse.Namespace, folder: Path) -> None:
+        self.case, self.folder = case, folder
+        self.profile = load_profile("cpu", options.set_profile)
+        self.store = Store.open(str(folder / "store"))
+        with self.context(self.profile, "made") as ctx:
+            recipe = load_recipe(case.recipe)
+            drawn = self._drawn(recipe, ctx)
+            self.checkpoint = fetch(ctx, recipe.model, drawn, out=ArtifactAddress(self.store, "model", Checkpoint))
+            self.model = ctx.local_folder(self.checkpoint)
+            self.tokenizer = ChatTokenizer(self.model)
+            self.puzzles = drawn if case.prompt_tokens is None else self._lengthened(drawn, case.prompt_tokens)
+        self.train = Artifact.open(self.store, self.puzzles).read_table("train.parquet", PUZZLES)
+
+    def context(self, profile: Profile, name: str) -> StageContext:
+        """A stage's hands, with a local folder of their own."""
+        scratch = self.folder / name
+        scratch.mkdir()
+        return StageContext(self.store, scratch, profile, lambda *_: None, logging.getLogger("sampling"))
+
+    def engine_arguments(self) -> list[str]:
+        """Arguments of the stage's one engine."""
+        return engine_arguments(self.profile.engine, self.model, self.folder / "unused.sock")
+
+    def prompts(self, call: int) -> list[list[int]]:
+        """Token ids of a turn's prompts, which the stage takes in this order too."""
+        chosen = stride(self.train, self.case.prompts, call, seed=0)
+        return [self.tokenizer.prompt_ids(prompt) for prompt in chosen["prompt"]]
+
+    def _drawn(self, recipe: Recipe, ctx: StageContext) -> Ref[Puzzles]:
+        count = max(TOKENIZER_PUZZLES, self.case.prompts * (WARM_UP + 2 * self.case.repeats))
+        config = recipe.puzzles.model_copy(update={"train": count, "val": 0, "test": 0})
+        return prepare(ctx, config, out=ArtifactAddress(self.store, "drawn", Puzzles))
+
+    def _lengthened(self, drawn: Ref[Puzzles], tokens: int) -> Ref[Puzzles]:
+        """The same puzzles, each with the following ones joined to its text, which is cut at a number of tokens."""
+        table = Artifact.open(self.store, drawn).read_table("train.parquet", PUZZLES)
+        texts = table["prompt"].to_list()
+        prompts = [self._cut([*texts[index:], *texts[:index]], tokens) for index in range(len(texts))]
+        address = ArtifactAddress(self.store, "lengthened", Puzzles)
+        attempt = address.attempt(Identity.of("benchmark", 1, {"tokens": tokens}))
+        attempt.write_table("train.parquet", table.with_columns(pl.Series("prompt", prompts)), PUZZLES)
+        return attempt.publish({})
+
+    def _cut(self, texts: Sequence[str], tokens: int) -> str:
+        joined = ""
+        for text in texts:
+            joined += text + "\n\n"
+            if len(self.tokenizer.prompt_ids(joined)) >= tokens:
+                break
+        low, high = 0, len(joined)
+        while high - low > 1:
+            middle = (low + high) // 2
+            fits = len(self.tokenizer.prompt_ids(joined[:middle])) <= tokens
+            low, high = (middle, high) if fits else (low, middle)
+        return joined[:low]
+
+
+class StageSide:
+    """The stage `sample` with its engine.
+
+    Args:
+        replicas: `engine.replicas` of the profile.
+    """
+
+    def __init__(self, bench: Bench, name: str, replicas: int | str) -> None:
+        self.bench, self.name = bench, name
+        engine = bench.profile.engine.model_copy(update={"replicas": replicas})
+        self.ctx = bench.context(bench.profile.model_copy(update={"engine": engine}), name)
+
+    def __enter__(self) -> Self:
+        self.ctx.engine.ensure(self.bench.model, self.bench.checkpoint.digest)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.ctx.close()
+
+    def run(self, call: int, max_tokens: int) -> Run:
+        """One call of the stage."""
+        bench = self.bench
+        address = ArtifactAddress(bench.store, f"{self.name}/{call}", Rollouts)
+        config = bench.case.config(max_tokens)
+        started = time.perf_counter()
+        rollouts = sample(self.ctx, config, bench.checkpoint, bench.puzzles, iteration=call, out=address)
+        seconds = time.perf_counter() - started
+        rows = Artifact.open(bench.store, rollouts).read_tables(ROLLOUTS).sort("group", "sample")
+        groups = rows.group_by("group", maintain_order=True).agg(
+            pl.col("prompt_token_ids").first(), pl.col("completion_token_ids").list.len()
+        )
+        return Run(seconds, tuple(Sampled(prompt, lengths) for _, prompt, lengths in groups.iter_rows()))
+
+
+class RawSide:
+    """vLLM by itself in a child process (`tests/benchmarks/sampling_raw.py`)."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench, self.log = bench, bench.folder / "raw.log"
+
+    def __enter__(self) -> Self:
+        bench, hardware = self.bench, self.bench.profile.engine
+        scratch = bench.folder / "raw"
+        scratch.mkdir()
+        environment = engine_environment(hardware, bench.model, scratch, "")
+        if environment.pop(THREADS_VARIABLE, None):  # read by our own server alone
+            environment["OMP_NUM_THREADS"] = str(cpu_threads(hardware, bench.model))
+        command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.sampling_raw"]
+        with self.log.open("wb") as log:
+            self.child = subprocess.Popen(
+                [*command, json.dumps(bench.engine_arguments())], cwd=HERE, env=environment, stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=log, text=True,
+            )  # fmt: skip
+        self._answer()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.child.stdin.close()
+        try:
+            self.child.wait(READY_LIMIT_S if kind is None else 10.0)
+        except subprocess.TimeoutExpired:
+            self.child.kill()
+            self.child.wait()
+
+    def run(self, call: int, max_tokens: int) -> Run:
+        """One call of `generate`."""
+        bench, prompts = self.bench, self.bench.prompts(call)
+        sampling = bench.case.config(max_tokens).sampling
+        body = request_body(Prompt("", prompts[0]), sampling, bench.tokenizer.eos_ids)
+        request = {"prompts": prompts, "sampling": body["sampling_params"]}
+        print(json.dumps(request), file=self.child.stdin, flush=True)
+        answer = self._answer()
+        return Run(answer["seconds"], tuple(map(Sampled, prompts, answer["lengths"])))
+
+    def _answer(self) -> dict[str, Any]:
+        line = self.child.stdout.readline()
+        if not line:
+            sys.exit(f"vLLM by itself ended with status {self.child.wait()}:\n{self.log.read_text()[-3000:]}")
+        return json.loads(line)
