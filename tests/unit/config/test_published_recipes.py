@@ -55,6 +55,14 @@ def holds_a_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_groups_without_a_signal_stay_where_a_term_without_advantages_reads_them(name: str) -> None:
+    """KL term and entropy bonus are means over all tokens; verl, TRL and OpenRLHF leave no group out."""
+    for part in load_recipe(name).parts:
+        if part.iterations and (part.finetune.loss.kl_coef or part.finetune.loss.entropy_coef):
+            assert part.pack.uniform_groups == "kept"
+
+
 @pytest.mark.long
 def test_specialists_to_merge_train_on_no_held_out_puzzle_of_their_base() -> None:
     """Puzzle n of one seed is the same in a mixture and by itself, and a set's held-out puzzles are its first ones.
