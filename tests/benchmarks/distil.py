@@ -188,7 +188,7 @@ def bars(parts: dict[str, dict[str, dict[str, Row]]]) -> list[Bar]:
             Bar.at_least(
                 "rejection: GRPO's gain less that of texts, mean, points",
                 statistics.mean(grpo) - statistics.mean(own),
-                0.0,
+                0.01,
             ),
         ]
     if rows := parts.get("structure"):
