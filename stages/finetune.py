@@ -40,7 +40,8 @@ class FinetuneConfig(RateConfig):
         ge=0,
         le=1_000_000,
         description="First iterations in which the weights stay unchanged, so that a value model learns before its "
-        "values count. `value.pretrain` does the same without sampling.",
+        "values count. The schedules of learning rate and KL term begin after them. `value.pretrain` does the same "
+        "without sampling.",
     )
     carry_state: bool = Field(
         default=True,
@@ -109,8 +110,9 @@ def finetune(
         DeerstalkerError: The trainer ran out of memory, or the checkpoint is of an unsupported family.
     """
     frozen = iteration <= config.frozen_iterations
-    learning_rate = 0.0 if frozen else learning_rate_at(config, iteration)
-    kl_coef = kl_coef_at(config.loss.kl_coef, config.kl_schedule, iteration)
+    learning = max(1, iteration - config.frozen_iterations)  # schedules begin when the weights begin to change
+    learning_rate = 0.0 if frozen else learning_rate_at(config, learning)
+    kl_coef = kl_coef_at(config.loss.kl_coef, config.kl_schedule, learning)
     config = config.model_copy(
         update={"loss": config.loss.model_copy(update={"kl_coef": kl_coef}), "kl_schedule": None}
     )
@@ -142,8 +144,8 @@ def finetune(
     packed = PackedBatch.from_bytes((folder / BATCH_FILE).read_bytes(), batch.key)
     if frozen or packed.minibatches == 0:
         return _with_reference(carry_over(weights, target, ctx), weights, config, iteration)
-    rates = [step_rate(config, iteration, packed.minibatches)] * packed.minibatches * config.epochs
-    if iteration == 1 and (warning := _rounding_warning(config, packed.minibatches)):
+    rates = [step_rate(config, learning, packed.minibatches)] * packed.minibatches * config.epochs
+    if learning == 1 and (warning := _rounding_warning(config, packed.minibatches)):
         ctx.log.warning("%s", warning)
     schedule = Schedule(
         learning_rates=rates,

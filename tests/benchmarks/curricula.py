@@ -29,8 +29,9 @@ from rich.table import Table
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Grades, Levels, Rollouts
-from artifacts.schemas import GRADES, GRADES_FILE, LEVELS, LEVELS_FILE
+from artifacts.schemas import GRADES, GRADES_FILE, LEVELS, LEVELS_FILE, ROLLOUTS
 from artifacts.store.store import Store
+from stages.sampling.turns import own_lengths
 from stages.statistics.estimates import standard_error
 from tests.support.bars import Bar, tell
 from tests.support.seeded import add_seed_options, joined, parse, run_store
@@ -85,11 +86,15 @@ def figures(document: dict[str, Any]) -> Row:
 
 
 def signal(run: str, store: str, iterations: int) -> Row:
-    """Sampled tokens of all iterations; and from iteration 6 on, groups with a signal for 1,000 sampled tokens."""
+    """Sampled tokens of all iterations; and from iteration 6 on, groups with a signal for 1,000 sampled tokens.
+
+    Tokens are counted in the rollouts: their fact `completion_tokens` leaves out groups that were there before a retry.
+    """
     opened, layout = Store.open(store, writable=False), RunLayout(run)
     tokens, late_tokens, informative = 0, 0, 0
     for n in range(1, iterations + 1):
-        sampled = Artifact.at(opened, layout.iteration(n, "rollouts"), Rollouts).manifest.facts["completion_tokens"]
+        rollouts = Artifact.at(opened, layout.iteration(n, "rollouts"), Rollouts).read_tables(ROLLOUTS)
+        sampled = int(own_lengths(rollouts).sum())
         tokens += sampled
         if n > RATES_KNOWN_AFTER:
             grades = Artifact.at(opened, layout.iteration(n, "grades"), Grades).read_table(GRADES_FILE, GRADES)
@@ -101,7 +106,7 @@ def signal(run: str, store: str, iterations: int) -> Row:
 
 def which_puzzles(claim: Claim) -> dict[str, Row]:
     """C1: all arms rate the warm-started model first, so that they cost the same."""
-    settings = ["puzzles.train=1500", "rate={models=[{name='start'}], sampling={samples_per_prompt=8, max_tokens=12}}"]
+    settings = ["puzzles.train=2000", "rate={models=[{name='start'}], sampling={samples_per_prompt=8, max_tokens=12}}"]
     rows = {"all": claim.run("all", settings)}
     levels = Artifact.at(
         Store.open(claim.store, writable=False), RunLayout(f"{claim.name}-{claim.seed}-all").levels, Levels

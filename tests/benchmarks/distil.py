@@ -188,13 +188,13 @@ def bars(parts: dict[str, dict[str, dict[str, Row]]]) -> list[Bar]:
             Bar.at_least(
                 "rejection: GRPO's gain less that of texts, mean, points",
                 statistics.mean(grpo) - statistics.mean(own),
-                0.0,
+                0.01,
             ),
         ]
     if rows := parts.get("structure"):
         exact = {arm: statistics.mean(arms[arm]["greedy_exact_after"] for arms in rows.values()) for arm in CORRUPTIONS}
-        found += [
-            Bar.at_least(f"structure: all right, clean less {arm}, mean, points", exact["clean"] - exact[arm], 0.0)
+        found += [  # not 0: a model that learns nothing from any texts would reach it
+            Bar.at_least(f"structure: all right, clean less {arm}, mean, points", exact["clean"] - exact[arm], 0.01)
             for arm in CORRUPTIONS
             if arm != "clean"
         ]

@@ -179,14 +179,25 @@ def fill_value_model(
     Raises:
         BadInputError: The folder holds another decoder, or a value model with another head.
     """
-    stored = read_shape(folder).value_head
-    if stored is None:
+    check_value_head(folder, shape)
+    if read_shape(folder).value_head is None:
         others = {name: p for name, p in parameters.items() if name != VALUE_HEAD_WEIGHT}
         fill(others, folder, replace(shape, value_head=None), heartbeat)
         place(parameters[VALUE_HEAD_WEIGHT], torch.zeros(1, shape.embed_dim))
-    elif stored == shape.value_head:
-        fill(parameters, folder, shape, heartbeat)
     else:
+        fill(parameters, folder, shape, heartbeat)
+
+
+def check_value_head(folder: Path, shape: DecoderShape) -> None:
+    """Checks that a folder holds a language model, or a value model with the head of `shape`.
+
+    The heads differ in the meaning of their weight, not in its shape, so loading it would not fail.
+
+    Raises:
+        BadInputError: The folder holds a value model with another head.
+    """
+    stored = read_shape(folder).value_head
+    if stored not in (None, shape.value_head):
         remedy = "set value.head to it"
         raise BadInputError(str(folder), f"a value model with a {stored} head", f"a {shape.value_head} head", remedy)
 

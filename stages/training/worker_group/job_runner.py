@@ -13,7 +13,7 @@ from stages.models.shape import DecoderShape, read_shape
 from stages.training.checkpointing.step_checkpoint import StepCheckpoints, resume
 from stages.training.job import ScoreJob, TrainJob
 from stages.training.model.master_weights import TrainedWeights
-from stages.training.model.placement import compute_dtype, load_reference, shards
+from stages.training.model.placement import check_value_head, compute_dtype, load_reference, shards
 from stages.training.results import StepMetrics, TrainTotals
 from stages.training.row_memory import check_rows_fit, free_bytes, least_activation_bytes_a_token
 from stages.training.scoring import peak_memory_bytes, score
@@ -67,6 +67,8 @@ class JobRunner:
         first = self._rank == 0
         started = time.perf_counter()
         shape = replace(read_shape(job.checkpoint_dir), value_head=job.value.head if job.value else None)
+        if job.value:
+            check_value_head(job.checkpoint_dir, shape)
         weights = self._kept_weights(job, shape)
         sharded = shards(self._hardware, self._device, self._hardware.world)
         batch = TrainerBatch(job.batch_file, shape.vocab_size)

@@ -16,6 +16,8 @@ from flows.cli.app import run_command
 from flows.config.recipe import Recipe
 from flows.config.recipe_diff import differences
 from flows.config.recipes import load_recipe, overridden, recipe_names, validate
+from stages.environments.config import GeneratorConfig
+from stages.environments.generate import generate_nth
 from tests.unit.config.golden import FOLDER, golden_file, resolved_text
 
 OURS = {
@@ -51,6 +53,35 @@ def holds_a_number(value: Any) -> bool:
     if isinstance(value, list | dict):
         return any(map(holds_a_number, value.values() if isinstance(value, dict) else value))
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_groups_without_a_signal_stay_where_a_term_without_advantages_reads_them(name: str) -> None:
+    """KL term and entropy bonus are means over all tokens; verl, TRL and OpenRLHF leave no group out."""
+    for part in load_recipe(name).parts:
+        if part.iterations and (part.finetune.loss.kl_coef or part.finetune.loss.entropy_coef):
+            assert part.pack.uniform_groups == "kept"
+
+
+@pytest.mark.long
+def test_specialists_to_merge_train_on_no_held_out_puzzle_of_their_base() -> None:
+    """Puzzle n of one seed is the same in a mixture and by itself, and a set's held-out puzzles are its first ones.
+
+    So a specialist holds out all puzzles of the first `val + test` numbers. With another seed, 97 of the base's 250
+    Temporal Clue test puzzles would be in the train split, because a small board has few puzzles.
+    """
+    base = load_recipe("tinyr1_base").puzzles
+    assert isinstance(base.puzzle, GeneratorConfig)
+    held_out: set[str] = set()
+    drawn = 0
+    while len(held_out) < base.val + base.test:
+        held_out.add(generate_nth(base.puzzle, base.seed, drawn).digest)
+        drawn += 1
+    assert load_recipe("tinyr1").puzzles == load_recipe("tinyr1_mixed").puzzles == base
+    for name in ("tinyr1_clue", "tinyr1_zebra"):
+        own = load_recipe(name).puzzles
+        assert own.seed == base.seed and own.puzzle in base.puzzle.tasks
+        assert drawn <= own.val + own.test
 
 
 @pytest.mark.parametrize("name", recipe_names())

@@ -219,6 +219,19 @@ def test_a_frozen_iteration_keeps_the_weights_and_the_next_trains(run: Run) -> N
     assert second.checkpoint.digest == plain.checkpoint.digest
 
 
+def test_schedules_begin_after_the_frozen_iterations(run: Run) -> None:
+    """Else a warm-up would be over, and the KL term lower, before the weights change for the first time."""
+    settings: dict[str, Any] = {
+        "learning_rate": 0.01, "warmup_iterations": 2, "frozen_iterations": 3, "reference": "base",
+        "loss": {"kl_coef": 0.1}, "kl_schedule": {"iterations": 2},
+    }  # fmt: skip
+    start = Weights(run.model, reference=run.model)
+    trained = [run.step(f"warmed-{n}", n, start, **settings) for n in (4, 5)]
+    assert [{step["learning_rate"] for step in run.steps_of(weights)} for weights in trained] == [{0.005}, {0.01}]
+    configs = [Artifact.open(run.store, weights.checkpoint).manifest.identity.config for weights in trained]
+    assert [config["loss"]["kl_coef"] for config in configs] == pytest.approx([0.1, 0.05])
+
+
 def test_a_periodic_reference_is_replaced_by_the_policy(run: Run) -> None:
     weights = Weights(run.model, reference=run.model)
     settings = {"reference": "periodic", "reference_iterations": 2}

@@ -106,9 +106,15 @@ class Lab:
         attempt.write_table(GRADES_FILE, as_table(graded, GRADES), GRADES)
         return rollouts, attempt.publish({}, rollouts=rollouts)
 
-    def value(self, run: str, critic: Weights | None = None, config: ValueConfig = CONFIG) -> Valued:
+    def value(
+        self,
+        run: str,
+        critic: Weights | None = None,
+        config: ValueConfig = CONFIG,
+        ctx: StageContext | None = None,
+    ) -> Valued:
         return value(
-            self.ctx, config, critic or Weights(self.model), self.rollouts, self.grades, iteration=1,
+            ctx or self.ctx, config, critic or Weights(self.model), self.rollouts, self.grades, iteration=1,
             out=ArtifactAddress(self.store, f"{run}/values", Values),
             critic_out=ArtifactAddress(self.store, f"{run}/critic", Critic),
             state_out=ArtifactAddress(self.store, f"{run}/critic_state", TrainingState),
@@ -207,6 +213,18 @@ def test_it_is_pretrained_on_stored_rollouts_and_knows_others(lab: Lab) -> None:
     assert rates == {0.005}, "the value model has the schedule of its own section"
     assert lab.facts(judged.values)["explained_variance/first_token"] > 0.3
     assert lab.pretrain("pretrained", [pair[0] for pair in others], [pair[1] for pair in others]).reused
+
+
+def test_a_value_model_with_another_head_is_refused_though_its_state_would_load(lab: Lab, tmp_path: Path) -> None:
+    """Both heads have a weight of one shape, so the state of a linear head would load and mean other values."""
+    trained = lab.value("run/1").critic
+    assert trained.state is not None
+    bounded = CONFIG.model_copy(update={"head": "bounded"})
+    with (
+        StageContext(lab.store, tmp_path / "cold", lab.ctx.profile, lambda *_: None, lab.ctx.log) as cold,
+        pytest.raises(BadInputError, match="a value model with a linear head; expected a bounded head"),
+    ):
+        lab.value("bounded", trained, bounded, cold)
 
 
 def test_rollouts_of_another_tokenizer_are_refused(lab: Lab, tmp_path: Path) -> None:
