@@ -289,7 +289,7 @@ def _frozen(store: Store, layout: RunLayout) -> dict[str, Any] | None:
 
 
 def check_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
-    """Checks that no other recipe is frozen under the run's name.
+    """Checks that no other recipe is frozen under the run's name; `pack.row_tokens = "auto"` is any number.
 
     Raises:
         IdentityMismatchError: The name is taken by a run of another recipe.
@@ -297,6 +297,7 @@ def check_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
     frozen = _frozen(store, layout)
     if frozen is None:
         return
+    recipe = recipe.with_rows_of(frozen)
     stored, current = with_added(Recipe, frozen), recipe.model_dump(mode="json")
     if isinstance(recipe.puzzles.puzzle, SourceConfig):
         for name in recipe.puzzles.puzzle.LOCATIONS:
