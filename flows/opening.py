@@ -21,7 +21,7 @@ from flows.lookup.history import last_iteration
 from flows.orchestration.flow_runs import run_logger, this_flow_run
 from flows.orchestration.gpu_permit import gpu_permit
 from flows.orchestration.server.dead_runs import crash_dead_tasks
-from flows.plan.refusal import refuse_unfit
+from flows.plan.refusal import refuse_undivided, refuse_unfit
 from flows.plan.rows import described, with_rows
 from flows.report.shown_run import ShownRun
 from flows.report.terminal.live import current_view
@@ -87,6 +87,7 @@ def opened(request: RunRequest) -> Generator[Session]:
     layout = RunLayout(request.run)
     store = Store.open(request.store)
     written = recipe_to_continue(store, layout, recipe)
+    refuse_undivided(written, profile.trainer, profile.engine)
     recipe = written if samples_only else with_rows(written, profile)
     if not store.exists(layout.recipe):
         check_sound(recipe)

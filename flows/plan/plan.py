@@ -181,7 +181,12 @@ def process_memory(
 
 def training_bytes(peak: TrainerMemory, trainer: TrainHardware) -> float:
     """Returns the memory that a trainer process takes of its GPU, with its context and fragmentation."""
-    return (peak.peak - _on_host(peak, trainer)) * _FRAGMENTED + _PROCESS_BYTES
+    return bytes_on_gpu(peak, trainer) * _FRAGMENTED + _PROCESS_BYTES
+
+
+def bytes_on_gpu(peak: TrainerMemory, trainer: TrainHardware) -> float:
+    """Returns the bytes of a trainer process's tensors on its GPU."""
+    return peak.peak - _on_host(peak, trainer)
 
 
 def _on_host(peak: TrainerMemory, trainer: TrainHardware) -> float:
@@ -211,7 +216,7 @@ def memory_of(recipe: Recipe, profile: Profile, size: ModelSize, gpu_bytes: floa
     save = asleep + kept + saving + _PROCESS_BYTES
     missing = max(0.0, train - gpu_bytes, sample - gpu_bytes, save - gpu_bytes, least - cache)
     host = file + on_host * trainer.processes
-    on_gpu, of_engine = peak.peak - on_host, max(reserved, weights + least)
+    on_gpu, of_engine = bytes_on_gpu(peak, trainer), max(reserved, weights + least)
     certain = max(on_gpu, of_engine) if engine.takes_turns else on_gpu + of_engine
     return Memory(peak, weights, cache, least, sample, train, save, host, gpu_bytes, missing, reserved, certain)
 

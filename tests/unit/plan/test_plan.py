@@ -7,12 +7,13 @@ import pytest
 from matplotlib.image import imread
 
 from artifacts.errors import BadInputError
+from flows.config.recipe import Recipe
 from flows.config.recipes import load_profile, load_recipe
 from flows.doctor.scaling_plot import scaling_plot
 from flows.plan.cluster import GPUS, Cluster, cluster
 from flows.plan.page import document, profile_text
 from flows.plan.plan import GIB, make_plan
-from flows.plan.refusal import refuse_unfit
+from flows.plan.refusal import refuse_undivided, refuse_unfit
 from flows.plan.time import most_rows
 from flows.plan.workload import work_of
 from stages.hardware.compute_type import CudaDevice
@@ -56,6 +57,35 @@ def test_a_plan_is_refused_or_fits() -> None:
     small = CudaDevice("a GPU", (8, 0), 16 * GIB)
     with pytest.raises(BadInputError, match=r"at most 16.0 GiB"):
         refuse_unfit(recipe, fitting.settings.applied(profile), (small,) * 8)
+
+
+def test_a_trainer_beside_engines_elsewhere_is_refused_if_it_does_not_fit() -> None:
+    recipe, urls = load_recipe("openpipe_14b"), ['engine.external_urls=["http://127.0.0.1:1"]']
+    with pytest.raises(BadInputError, match=r"126\.9 GiB needed on a GPU: trainer 126\.9 GiB; expected at most 80\.0"):
+        refuse_unfit(recipe, load_profile("cuda", urls), (H100,) * 8)
+    refuse_unfit(recipe, load_profile("cuda", [*urls, "trainer.processes=8"]), (H100,) * 8)
+    with pytest.raises(BadInputError, match="the GPUs of this machine"):
+        refuse_unfit(recipe, load_profile("cuda", [*urls, "trainer.processes=8"]), (H100,) * 4)
+
+
+def test_a_model_that_does_not_divide_is_refused() -> None:
+    """The 14B model has 40 heads and 8 key-value heads, the 1.5B model 12 and 2."""
+    large, small = load_recipe("openpipe_14b"), load_recipe("open_rs1")
+
+    def refuse(recipe: Recipe, *changes: str) -> None:
+        profile = load_profile("cuda", changes)
+        refuse_undivided(recipe, profile.trainer, profile.engine)
+
+    refuse(large, "trainer.processes=8", "trainer.tensor_parallel=8", "engine.tensor_parallel_size=8")
+    with pytest.raises(BadInputError, match=r"tensor_parallel: 4, for a model with 12 heads, 2 key-value .*: 1, 2$"):
+        refuse(small, "trainer.processes=4", "trainer.tensor_parallel=4")
+    refuse(small, "engine.tensor_parallel_size=4")  # vLLM repeats key-value heads
+    with pytest.raises(BadInputError, match=r"engine\.tensor_parallel_size: 8, for a model with 12 heads"):
+        refuse(small, "engine.tensor_parallel_size=8")
+    refuse(small, "engine.tensor_parallel_size=8", 'engine.external_urls=["http://127.0.0.1:1"]')
+    unknown = ["model={source='hub', id='a/b-7B'}", "finetune.trainable.parameters=lora"]
+    with pytest.raises(BadInputError, match=r"with finetune\.trainable\.parameters = 'lora'"):
+        refuse(load_recipe("open_rs1", unknown), "trainer.processes=2", "trainer.tensor_parallel=2")
 
 
 def test_rows_of_a_step_leave_processes_idle() -> None:
