@@ -72,6 +72,8 @@ def gib(size: float) -> str:
 def verdict(layout: Layout) -> str:
     """Returns whether a layout fits, with the peaks of its phases, as one line."""
     memory = layout.memory
+    if layout.lacks:
+        return f"does not fit, it needs {layout.lacks}"
     peaks = f"sample {gib(memory.sample)}, train {gib(memory.train)}, save {gib(memory.save)}"
     room = f"of {gib(memory.gpu)} on each GPU"
     return f"{peaks} {room}" if layout.fits else f"does not fit, {gib(memory.missing)} are missing: {peaks} {room}"
@@ -92,7 +94,7 @@ def lines(made: Plan) -> Iterator[str]:
         yield (f"{name}: {verdict(layout)}")
         yield (f"  {', '.join(f'{key} {value}' for key, value in asdict(layout.settings).items())}")
         memory, trainer, times = layout.memory, layout.memory.trainer, layout.times
-        if times.lost_divided < times.lost:
+        if times.lost_divided < times.lost and not layout.lacks:
             yield (
                 f"  trainer processes lose {times.lost:.0%} of a step, because there are too few rows; with "
                 f"pack.rows_multiple = {layout.settings.processes * layout.settings.nodes} it would be "

@@ -1,5 +1,6 @@
 """A plan: whether a recipe and a profile fit a cluster, with the settings that do, and what an iteration costs."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
@@ -108,16 +109,21 @@ class Settings:
 
 @dataclass(frozen=True)
 class Layout:
-    """Settings with their memory and times."""
+    """Settings with their memory and times.
+
+    Attributes:
+        lacks: Machines or GPUs that the settings name and the cluster lacks, as text; empty if it has them.
+    """
 
     settings: Settings
     memory: Memory
     times: Times
+    lacks: str = ""
 
     @property
     def fits(self) -> bool:
-        """Whether all phases fit."""
-        return self.memory.missing == 0
+        """Whether the cluster has the GPUs, and all phases fit."""
+        return not self.lacks and self.memory.missing == 0
 
 
 @dataclass(frozen=True)
@@ -236,7 +242,14 @@ def _layout(
     state = 3 * BYTES[recipe.finetune.optimizer.master_dtype] * learning if recipe.finetune.carry_state else 0.0
     cache = max(0.0, memory.cache) * used.engine.tensor_parallel_size
     times = iteration_times(recipe, shape, work, cluster, used.trainer, used.engine, cache, state)
-    return Layout(settings, memory, times)
+    return Layout(settings, memory, times, _lacking(settings, cluster))
+
+
+def _lacking(settings: Settings, cluster: Cluster) -> str:
+    if settings.nodes > cluster.nodes:
+        return f"{settings.nodes} machines, there are {cluster.nodes}"
+    gpus = max(settings.processes, settings.tensor_parallel_size)
+    return f"{gpus} GPUs on a machine, there are {cluster.per_node}" if gpus > cluster.per_node else ""
 
 
 def _fastest(recipe: Recipe, profile: Profile, size: ModelSize, work: Work, cluster: Cluster) -> Layout | None:
@@ -256,9 +269,10 @@ def _fastest(recipe: Recipe, profile: Profile, size: ModelSize, work: Work, clus
 
 
 def possible_settings(recipe: Recipe, profile: Profile, cluster: Cluster, *, offload: bool) -> Iterator[Settings]:
-    """Yields the settings among which a plan chooses."""
-    first = Settings.of(profile)
-    widths = [width for width in (1, 2, 4, 8) if cluster.per_node % width == 0]
+    """Yields the settings among which a plan chooses; the GPUs of an engine divide the heads of the model."""
+    first, shape = Settings.of(profile), model_size(recipe.model).shape
+    common = math.gcd(*shape.heads) if shape is not None and shape.heads is not None else 0
+    widths = [width for width in (1, 2, 4, 8) if cluster.per_node % width == 0 == common % width]
     micro = sorted({recipe.pack.row_size, max(first.micro_batch_tokens, recipe.pack.row_size)})
     shares = _SHARES_IN_TURNS if profile.engine.takes_turns else _SHARES
     for width, share, again, tokens, chunk in product(widths, shares, (False, True), micro, _CHUNKS):

@@ -11,7 +11,7 @@ from flows.config.recipe import Recipe
 from flows.config.recipes import load_profile, load_recipe
 from flows.doctor.scaling_plot import scaling_plot
 from flows.plan.cluster import GPUS, Cluster, cluster
-from flows.plan.page import document, profile_text
+from flows.plan.page import document, profile_text, verdict
 from flows.plan.plan import GIB, make_plan
 from flows.plan.refusal import refuse_undivided, refuse_unfit
 from flows.plan.time import most_rows
@@ -86,6 +86,28 @@ def test_a_model_that_does_not_divide_is_refused() -> None:
     unknown = ["model={source='hub', id='a/b-7B'}", "finetune.trainable.parameters=lora"]
     with pytest.raises(BadInputError, match=r"with finetune\.trainable\.parameters = 'lora'"):
         refuse(load_recipe("open_rs1", unknown), "trainer.processes=2", "trainer.tensor_parallel=2")
+
+
+def test_a_plan_divides_heads_only_where_the_engine_can() -> None:
+    """The model has 12 heads and 2 key-value heads; vLLM refuses engines of 8 GPUs."""
+    made = make_plan(load_recipe("open_rs1"), load_profile("cuda"), cluster("8x80"))
+    assert made.fitting is not None and made.fitting.settings.tensor_parallel_size <= 2
+    assert all(layout is None or layout.settings.tensor_parallel_size <= 2 for _, layout in made.scaling)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "changes", "needs"),
+    [
+        ("1x80", ["trainer.processes=8"], "it needs 8 GPUs on a machine, there are 1"),
+        ("4x80", ["trainer.processes=4", "engine.tensor_parallel_size=8"], "it needs 8 GPUs on a machine, there are 4"),
+        ("8x80", ["trainer.processes=8", "trainer.nodes=2", "trainer.rendezvous=a", "trainer.shared_dir=/s"],
+         "it needs 2 machines, there are 1"),
+    ],
+)  # fmt: skip
+def test_a_profile_with_more_gpus_than_there_are_does_not_fit(gpus: str, changes: list[str], needs: str) -> None:
+    made = make_plan(load_recipe("openpipe_14b"), load_profile("cuda", changes), cluster(gpus))
+    assert not made.given.fits and needs in verdict(made.given)
+    assert made.fitting is not None and made.fitting.fits and "needs" not in verdict(made.fitting)
 
 
 def test_rows_of_a_step_leave_processes_idle() -> None:
