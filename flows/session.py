@@ -215,10 +215,11 @@ class Session(Stages):
         return self.last_task_run is not None and self.last_task_run.endswith(f"-{_iteration_label(number)}")
 
     def iteration_finished(self, n: int) -> None:
-        """Shows iteration `n`, which has published all its artifacts, in every view, and removes old states."""
+        """Shows iteration `n`, which has published all its artifacts, in every view; removes old states and copies."""
         self.reached = n
         if self._old_states is not None:
             self._old_states.iteration_finished(n)
+        self.ctx.remove_old_copies()
         executed = self.live.executed
         self.live.iteration_finished(n)
         if warning := self.shown.iteration_finished(n, executed=executed):
