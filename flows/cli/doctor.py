@@ -175,7 +175,7 @@ def plan(
     if write is not None:
         if made.fitting is None:
             raise BadInputError("--write", str(write), "a plan that fits", "no setting of the profile fits these GPUs")
-        _write("--write", write, profile_text(made.fitting, recipe, str(made.cluster)).encode())
+        _write("--write", write, profile_text(made.fitting, recipe, str(made.cluster), loaded).encode())
     if plot is not None:
         from flows.doctor.scaling_plot import scaling_plot
 

@@ -40,7 +40,7 @@ class Memory:
         trainer: One trainer process at its peak.
         engine_weights: One engine's weights on one of its GPUs.
         cache: KV cache that the engine's share leaves, on one of its GPUs; negative if the weights lack room.
-        least_cache: Cache of one sequence of the largest length, on one of the engine's GPUs.
+        least_cache: Cache of one sequence of the largest length that the model allows, on one of the engine's GPUs.
         sample: Peak while sampling: the engine's share, and the trainer's resident memory unless they take turns.
         train: Peak while training.
         save: Peak while saving: the first process gathers the largest tensor.
@@ -212,9 +212,10 @@ def memory_of(recipe: Recipe, profile: Profile, size: ModelSize, gpu_bytes: floa
     if engine.kv_cache_gib is not None:
         cache = engine.kv_cache_gib * GIB
         reserved = weights + _ENGINE_BYTES + cache
-    sampling = recipe.sample.sampling
-    sequence = longest_prompt(recipe) + sampling.max_tokens
-    least = cache_bytes_a_token(shape, BYTES[_COMPUTE]) * sequence / engine.tensor_parallel_size
+    longest = longest_prompt(recipe) + recipe.sample.sampling.max_tokens
+    token = cache_bytes_a_token(shape, BYTES[_COMPUTE]) / engine.tensor_parallel_size
+    # vLLM starts only if its cache holds this sequence. It allows less if tokenizer_config.json does.
+    least = token * (engine.max_model_len or shape.positions or longest)
     asleep, beside = (_ASLEEP_BYTES, 0.0) if engine.takes_turns else (reserved, kept + _PROCESS_BYTES)
     train = asleep + training_bytes(peak, trainer)
     sample = reserved + beside
@@ -222,7 +223,7 @@ def memory_of(recipe: Recipe, profile: Profile, size: ModelSize, gpu_bytes: floa
     save = asleep + kept + saving + _PROCESS_BYTES
     missing = max(0.0, train - gpu_bytes, sample - gpu_bytes, save - gpu_bytes, least - cache)
     host = file + on_host * trainer.processes
-    on_gpu, of_engine = bytes_on_gpu(peak, trainer), max(reserved, weights + least)
+    on_gpu, of_engine = bytes_on_gpu(peak, trainer), max(reserved, weights + min(least, token * longest))
     certain = max(on_gpu, of_engine) if engine.takes_turns else on_gpu + of_engine
     return Memory(peak, weights, cache, least, sample, train, save, host, gpu_bytes, missing, reserved, certain)
 

@@ -95,6 +95,19 @@ def test_a_plan_divides_heads_only_where_the_engine_can() -> None:
     assert all(layout is None or layout.settings.tensor_parallel_size <= 2 for _, layout in made.scaling)
 
 
+def test_the_cache_holds_the_longest_sequence_of_the_model() -> None:
+    """Otherwise vLLM does not start. A token takes 2 x 28 x 256 x 2 bytes, and the model has 131,072 positions."""
+    recipe, four = load_recipe("open_rs1"), cluster("4xA40")
+    fitting = make_plan(recipe, load_profile("cuda"), four).fitting
+    assert fitting is not None
+    whole = 28_672 * 131_072 / fitting.settings.tensor_parallel_size
+    assert fitting.memory.least_cache == whole <= fitting.memory.cache
+    small = ["engine.memory_share=0.15", "trainer.processes=4"]
+    assert make_plan(recipe, load_profile("cuda", small), four).given.memory.missing > 0
+    short = make_plan(recipe, load_profile("cuda", [*small, "engine.max_model_len=16384"]), four).given
+    assert short.fits and short.memory.least_cache == 28_672 * 16_384
+
+
 @pytest.mark.parametrize(
     ("gpus", "changes", "needs"),
     [
@@ -159,11 +172,21 @@ def test_the_written_profile_is_the_plan(tmp_path: Path) -> None:
     fitting = make_plan(recipe, load_profile("cuda"), cluster("4xA40")).fitting
     assert fitting is not None
     path = tmp_path / "four.toml"
-    path.write_text(profile_text(fitting, "open_rs1", "4 x A40"))
+    path.write_text(profile_text(fitting, "open_rs1", "4 x A40", load_profile("cuda")))
     written = load_profile(str(path))
     again = make_plan(recipe, written, cluster("4xA40"))
     assert again.given.settings == fitting.settings
     assert again.given.fits and again.given.times == fitting.times
+
+
+def test_the_written_profile_keeps_what_the_plan_has_read(tmp_path: Path) -> None:
+    changes = ["engine.max_num_seqs=64", "engine.max_model_len=16384", "trainer.reshard_after_forward=false"]
+    profile, path = load_profile("cuda", changes), tmp_path / "four.toml"
+    fitting = make_plan(load_recipe("open_rs1"), profile, cluster("4xA40")).fitting
+    assert fitting is not None
+    path.write_text(profile_text(fitting, "open_rs1", "4 x A40", profile))
+    given = make_plan(load_recipe("open_rs1"), load_profile(str(path)), cluster("4xA40")).given
+    assert (given.settings, given.memory, given.times) == (fitting.settings, fitting.memory, fitting.times)
 
 
 def test_engine_and_trainer_in_turns_need_the_larger_part_only() -> None:
@@ -177,7 +200,7 @@ def test_engine_and_trainer_in_turns_need_the_larger_part_only() -> None:
     assert taken.memory.sample == taken.memory.engine == pytest.approx(0.9 * taken.memory.gpu)
     assert taken.memory.certain == pytest.approx(max(taken.memory.engine, beside.memory.certain - beside.memory.engine))
     assert taken.times.save > beside.times.save and taken.times.train == beside.times.train
-    written = profile_text(taken, "open_rs1", "1 x H100")
+    written = profile_text(taken, "open_rs1", "1 x H100", turns)
     assert "takes_turns = true" in written
 
 

@@ -95,7 +95,7 @@ def test_a_run_with_the_written_profile_has_the_rows_of_the_plan(tmp_path: Path)
     plan = make_plan(planned, CUDA, rented)
     assert plan.fitting is not None and plan.work.row_tokens == planned.pack.row_size
     path = tmp_path / "four.toml"
-    path.write_text(profile_text(plan.fitting, "open_rs1", str(rented)))
+    path.write_text(profile_text(plan.fitting, "open_rs1", str(rented), CUDA))
     gpus = (CudaDevice("A40", (8, 6), rented.gpu.memory_bytes),) * 4
     assert with_rows(load_recipe("open_rs1", [AUTO]), load_profile(str(path)), gpus) == planned
     hopeless = planned_rows(load_recipe("openpipe_32b", [AUTO]), CUDA, cluster("1xA40"))
