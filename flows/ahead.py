@@ -138,6 +138,7 @@ def sample_all(run: Session, puzzles: Ref[Puzzles], start: Position, last: int) 
         except IdentityMismatchError:
             if not _rolled_back(run, n - 1):  # otherwise the trainer has replaced the rollouts
                 raise
+        run.ctx.remove_old_copies()
 
 
 def _sample(run: Session, puzzles: Ref[Puzzles], start: Position, policy: Ref[Checkpoint], n: int) -> None:

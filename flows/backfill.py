@@ -227,7 +227,9 @@ def _evaluated(
             store, layout.suite(request.suite, item.iteration), Report, Refreshes.read(store, layout).at(None)
         )
         with lanes.one() as ctx:
-            return evaluate(ctx, request.config, item.checkpoint, puzzles, split=split, out=out)
+            report = evaluate(ctx, request.config, item.checkpoint, puzzles, split=split, out=out)
+            ctx.remove_old_copies()
+            return report
 
     evaluate_one.__name__, evaluate_one.__doc__ = evaluate.__name__, evaluate.__doc__
     live = lanes.first.live

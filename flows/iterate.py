@@ -19,6 +19,7 @@ from flows.inputs.puzzle_sets import publish_set
 from flows.lookup.history import read_run
 from flows.lookup.stages import STAGES
 from flows.opening import REFRESH, StageName, opened_run, requested_at
+from flows.plan.refusal import refuse_undivided
 
 
 class IterateRequest(Config):
@@ -56,6 +57,7 @@ def iterate(request: IterateRequest) -> str:
     recipe = record.typed_recipe()
     last = request.until or iterations_done(store, record.layout, requested_at()) + (request.more or 0)
     profile = load_profile(request.profile, request.profile_overrides)
+    refuse_undivided(recipe, profile.trainer, profile.engine)
     with opened_run(store, record.layout, recipe, profile, request.refresh) as run:
         ahead.check_overlap(run)
         puzzles = publish_set(run, recipe.puzzles)

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from artifacts.config import Config
-from artifacts.errors import DeerstalkerError
+from artifacts.errors import BadInputError, DeerstalkerError
 from artifacts.layout import RunLayout
 from artifacts.refresh import record_done, record_request
 from artifacts.store.store import Store
@@ -21,7 +21,7 @@ from flows.lookup.history import last_iteration
 from flows.orchestration.flow_runs import run_logger, this_flow_run
 from flows.orchestration.gpu_permit import gpu_permit
 from flows.orchestration.server.dead_runs import crash_dead_tasks
-from flows.plan.refusal import refuse_unfit
+from flows.plan.refusal import refuse_undivided, refuse_unfit
 from flows.plan.rows import described, with_rows
 from flows.report.shown_run import ShownRun
 from flows.report.terminal.live import current_view
@@ -79,24 +79,30 @@ def opened(request: RunRequest) -> Generator[Session]:
     """
     recipe = load_recipe(request.recipe, request.overrides)
     profile = load_profile(request.profile, request.profile_overrides)
-    if request.role == "sampler":
-        profile = profile.model_copy(update={"tracker": "none"})  # the trainer's flow run logs the metrics
+    samples_only = request.role == "sampler"  # the trainer's flow run freezes the recipe, and logs the metrics
+    if samples_only and request.refresh:
+        raise BadInputError("refresh", "a request to redo stages", "none for role sampler", "ask it of the trainer")
+    if samples_only:
+        profile = profile.model_copy(update={"tracker": "none"})
     layout = RunLayout(request.run)
     store = Store.open(request.store)
     written = recipe_to_continue(store, layout, recipe)
-    recipe = with_rows(written, profile)
+    refuse_undivided(written, profile.trainer, profile.engine)
+    recipe = written if samples_only else with_rows(written, profile)
     if not store.exists(layout.recipe):
         check_sound(recipe)
-        refuse_unfit(recipe, profile)
+        if not samples_only:
+            refuse_unfit(recipe, profile)
     # `opened_run` stores a request to redo stages immediately, and the recipe must be stored before it. Without a
     # request, a check is enough.
     (freeze_recipe if request.refresh else check_recipe)(store, layout, recipe)
+    freeze = check_recipe if samples_only else freeze_recipe
     with (
         suppress(LastStageDone),
         opened_run(
             store, layout, recipe, profile, request.refresh,
-            stop_after=request.stop_after, before_writing=cache(partial(freeze_recipe, store, layout, recipe)),
-            lines=described(recipe, written),
+            stop_after=request.stop_after, before_writing=cache(partial(freeze, store, layout, recipe)),
+            lines=[] if samples_only else described(recipe, written),
         ) as run,
     ):  # fmt: skip
         yield run

@@ -215,10 +215,11 @@ class Session(Stages):
         return self.last_task_run is not None and self.last_task_run.endswith(f"-{_iteration_label(number)}")
 
     def iteration_finished(self, n: int) -> None:
-        """Shows iteration `n`, which has published all its artifacts, in every view, and removes old states."""
+        """Shows iteration `n`, which has published all its artifacts, in every view; removes old states and copies."""
         self.reached = n
         if self._old_states is not None:
             self._old_states.iteration_finished(n)
+        self.ctx.remove_old_copies()
         executed = self.live.executed
         self.live.iteration_finished(n)
         if warning := self.shown.iteration_finished(n, executed=executed):
@@ -289,7 +290,7 @@ def _frozen(store: Store, layout: RunLayout) -> dict[str, Any] | None:
 
 
 def check_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
-    """Checks that no other recipe is frozen under the run's name.
+    """Checks that no other recipe is frozen under the run's name; `pack.row_tokens = "auto"` is any number.
 
     Raises:
         IdentityMismatchError: The name is taken by a run of another recipe.
@@ -297,6 +298,7 @@ def check_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
     frozen = _frozen(store, layout)
     if frozen is None:
         return
+    recipe = recipe.with_rows_of(frozen)
     stored, current = with_added(Recipe, frozen), recipe.model_dump(mode="json")
     if isinstance(recipe.puzzles.puzzle, SourceConfig):
         for name in recipe.puzzles.puzzle.LOCATIONS:

@@ -26,6 +26,9 @@ from stages.sampling.replicas import placement
 from stages.training.worker_group.group import WorkerGroup
 from stages.training.worker_group.hardware import TrainHardware
 
+_LARGE_BYTES = 64 << 20
+"""Files above this size are removed from old local copies; config and tokenizer files stay for running engines."""
+
 
 class Profile(Config):
     """Settings of the machine. They are never part of an identity, so a change keeps all published artifacts valid."""
@@ -132,6 +135,7 @@ class StageContext:
         self.store, self.scratch, self.profile, self.progress, self.log = store, scratch, profile, progress, log
         self.downloads = scratch / "downloads"
         self.downloads.mkdir(parents=True, exist_ok=True)
+        self._read, self._older = set[str](), set[str]()
         self.pool = Pool(profile.workers)
 
     @property
@@ -170,7 +174,24 @@ class StageContext:
     def local_folder(self, ref: Ref[Any]) -> Path:
         """Returns a local folder with an artifact's verified files (see `artifacts.reading.Artifact.local_folder`)."""
         watch = watched(f"fetching {ref.kind}", self.progress)
-        return Artifact.open(self.store, ref).local_folder(self.downloads, watch)
+        folder = Artifact.open(self.store, ref).local_folder(self.downloads, watch)
+        self._read.add(folder.name)
+        return folder
+
+    def remove_old_copies(self) -> None:
+        """Removes weights and states from the local copies that were there at the last call and were not read since.
+
+        Otherwise each iteration of a run with a store on S3 would leave a whole checkpoint on the disk. No stage may
+        run meanwhile. A copy that is read again is downloaded again.
+        """
+        present = {path.name for path in self.downloads.iterdir()}
+        for name in self._older - self._read:
+            for path in (self.downloads / name).rglob("*"):
+                if path.is_file() and path.stat().st_size > _LARGE_BYTES:
+                    path.unlink()
+        self._older.clear()
+        self._older.update(present)
+        self._read.clear()
 
     def folder(self, attempt: Attempt[Any]) -> AbstractContextManager[Path]:
         """Returns a context manager that yields an empty folder for the attempt's files (see `Attempt.folder`).

@@ -156,6 +156,7 @@ def plan(
     from flows.plan.cluster import cluster
     from flows.plan.page import document, profile_text
     from flows.plan.plan import make_plan
+    from flows.plan.refusal import refuse_undivided
     from flows.plan.rows import planned_rows
 
     for name, value in (("nodes", nodes), ("completion-tokens", completion_tokens), ("prompt-tokens", prompt_tokens)):
@@ -167,12 +168,14 @@ def plan(
         if path is not None and path.exists():
             raise BadInputError(f"--{name}", str(path), "a file that does not exist")
     loaded, rented = load_profile(profile, set_profile), cluster(gpus, nodes)
-    settings = planned_rows(load_recipe(recipe, set_), loaded, rented)
+    written = load_recipe(recipe, set_)
+    refuse_undivided(written, loaded.trainer, loaded.engine)
+    settings = planned_rows(written, loaded, rented)
     made = make_plan(settings, loaded, rented, completion_tokens, prompt_tokens)
     if write is not None:
         if made.fitting is None:
             raise BadInputError("--write", str(write), "a plan that fits", "no setting of the profile fits these GPUs")
-        _write("--write", write, profile_text(made.fitting, recipe, str(made.cluster)).encode())
+        _write("--write", write, profile_text(made.fitting, recipe, str(made.cluster), loaded).encode())
     if plot is not None:
         from flows.doctor.scaling_plot import scaling_plot
 

@@ -4,7 +4,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,8 @@ class LayerSizes:
         queries: Width of all query heads together.
         keys: Width of all key heads together, equal to that of the value heads.
         tied: Whether the output head shares the weights of the embedding.
+        head_dim: Width of one head; None if it is not known.
+        positions: Longest sequence of the model in tokens; None if it is not known.
     """
 
     vocabulary: int
@@ -44,6 +46,13 @@ class LayerSizes:
     keys: int
     intermediate: int
     tied: bool
+    head_dim: int | None = None
+    positions: int | None = None
+
+    @property
+    def heads(self) -> tuple[int, int] | None:
+        """Numbers of query heads and of key-value heads; None if they are not known."""
+        return None if self.head_dim is None else (self.queries // self.head_dim, self.keys // self.head_dim)
 
     @property
     def attention(self) -> int:
@@ -67,14 +76,14 @@ class LayerSizes:
         return self.layers * self.layer + self.head * (1 if self.tied else 2) + norms
 
 
-_QWEN_1_5B = LayerSizes(151_936, 1536, 28, 1536, 256, 8960, tied=False)
-_QWEN_14B = LayerSizes(152_064, 5120, 48, 5120, 1024, 13_824, tied=False)
-_QWEN_32B = LayerSizes(152_064, 5120, 64, 5120, 1024, 27_648, tied=False)
+_QWEN_1_5B = LayerSizes(151_936, 1536, 28, 1536, 256, 8960, tied=False, head_dim=128, positions=131_072)
+_QWEN_14B = LayerSizes(152_064, 5120, 48, 5120, 1024, 13_824, tied=False, head_dim=128, positions=32_768)
+_QWEN_32B = LayerSizes(152_064, 5120, 64, 5120, 1024, 27_648, tied=False, head_dim=128, positions=32_768)
 _PUBLISHED: Mapping[str, LayerSizes] = {
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": _QWEN_1_5B,
     "Qwen/Qwen2.5-14B-Instruct": _QWEN_14B,
     "Qwen/Qwen2.5-32B-Instruct": _QWEN_32B,
-    "Qwen/Qwen2.5-32B": _QWEN_32B,
+    "Qwen/Qwen2.5-32B": replace(_QWEN_32B, positions=131_072),
 }
 """Sizes in the published config.json of models that recipes name, so that a plan needs no download."""
 
@@ -146,6 +155,8 @@ def shape_of_config(config: Mapping[str, Any]) -> LayerSizes:
         keys=int(config.get("num_key_value_heads") or heads) * head_dim,
         intermediate=int(config["intermediate_size"]),
         tied=bool(config.get("tie_word_embeddings", False)),
+        head_dim=head_dim,
+        positions=int(config["max_position_embeddings"]) if "max_position_embeddings" in config else None,
     )
 
 
@@ -166,6 +177,8 @@ def _scratch_shape(model: ScratchModel) -> LayerSizes:
         keys=model.kv_heads * model.head_dim,
         intermediate=model.intermediate,
         tied=model.tied_embeddings,
+        head_dim=model.head_dim,
+        positions=model.max_positions,
     )
 
 
@@ -191,6 +204,8 @@ def _packaged(package: str, file: str) -> ModelSize:
             keys=int(sizes.get("attention.head_count_kv", heads)) * hidden // heads,
             intermediate=int(sizes["feed_forward_length"]),
             tied="output.weight" not in tensors,
+            head_dim=hidden // heads,
+            positions=int(sizes["context_length"]) if "context_length" in sizes else None,
         )
     except KeyError:
         return ModelSize(float(sum(int(tensor.n_elements) for tensor in reader.tensors)), f"by {file}")

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from artifacts.errors import BadInputError
 from flows.config.model_size import ModelSize
 from flows.config.recipe import Recipe
 from flows.doctor.checks import Check, gib
@@ -16,6 +17,7 @@ from flows.doctor.store_facts import StoreFacts
 from flows.plan.host import engine_bytes, program_bytes, replica_count
 from flows.plan.memory import BYTES
 from flows.plan.plan import process_memory
+from flows.plan.refusal import refuse_undivided
 from flows.plan.workload import learning_parameters, longest_prompt, typical_completion
 from stages.environments import environment
 from stages.environments.capabilities import AnswersCalls, needs
@@ -91,7 +93,18 @@ def fit_checks(
         replicas=replicas,
     )
     model = Check("model", "ok", str(size), figures={"parameters": size.parameters, "told_by": size.source})
-    return [model, *memory_checks(hardware, machine, devices, need), room_check(recipe, store, need), time_check(need)]
+    checks = [model, *_layer_checks(recipe, hardware), *memory_checks(hardware, machine, devices, need)]
+    return [*checks, room_check(recipe, store, need), time_check(need)]
+
+
+def _layer_checks(recipe: Recipe, hardware: Hardware) -> list[Check]:
+    """Returns a problem if tensor parallelism does not divide the layers of the model, else nothing."""
+    try:
+        refuse_undivided(recipe, hardware.trainer, hardware.engine)
+    except BadInputError as error:
+        remedy = "; ".join(filter(None, (f"set it to {error.expected}", error.remedy)))
+        return [Check("recipe layers", "problem", f"{error.where}: {error.found}", remedy)]
+    return []
 
 
 def trainer_bytes(

@@ -5,10 +5,15 @@ from dataclasses import asdict
 from typing import Any
 
 from flows.plan.plan import GIB, Layout, Plan
+from stages.context import Profile
 
 
-def profile_text(layout: Layout, recipe: str, where: str) -> str:
-    """Returns a profile in TOML with the settings of a layout; the rest is as in the profile `cuda`."""
+def profile_text(layout: Layout, recipe: str, where: str, profile: Profile) -> str:
+    """Returns a profile in TOML with the settings of a layout; the rest is as in the profile `cuda`.
+
+    Args:
+        profile: The profile from which the layout was planned; settings that the plan reads are kept.
+    """
     chosen = layout.settings
     switch = {True: "true", False: "false"}
     together = "# rendezvous and shared_dir must be set: see the RUNBOOK\n" if chosen.nodes > 1 else ""
@@ -18,7 +23,8 @@ gpu_slot = "gpu"
 [engine]
 memory_share = {chosen.memory_share}
 kv_cache_gib = "null"
-max_num_seqs = 1024
+max_num_seqs = {profile.engine.max_num_seqs}
+max_model_len = {profile.engine.max_model_len or '"null"'}
 eager = false
 stall_timeout_s = 120.0
 tensor_parallel_size = {chosen.tensor_parallel_size}
@@ -32,6 +38,7 @@ nodes = {chosen.nodes}
 activation_checkpointing = {switch[chosen.activation_checkpointing]}
 cpu_offload = {switch[chosen.cpu_offload]}
 logprob_chunk_tokens = {chosen.logprob_chunk_tokens}
+reshard_after_forward = {switch[profile.trainer.reshard_after_forward]}
 """
 
 
@@ -72,6 +79,8 @@ def gib(size: float) -> str:
 def verdict(layout: Layout) -> str:
     """Returns whether a layout fits, with the peaks of its phases, as one line."""
     memory = layout.memory
+    if layout.lacks:
+        return f"does not fit, it needs {layout.lacks}"
     peaks = f"sample {gib(memory.sample)}, train {gib(memory.train)}, save {gib(memory.save)}"
     room = f"of {gib(memory.gpu)} on each GPU"
     return f"{peaks} {room}" if layout.fits else f"does not fit, {gib(memory.missing)} are missing: {peaks} {room}"
@@ -92,7 +101,7 @@ def lines(made: Plan) -> Iterator[str]:
         yield (f"{name}: {verdict(layout)}")
         yield (f"  {', '.join(f'{key} {value}' for key, value in asdict(layout.settings).items())}")
         memory, trainer, times = layout.memory, layout.memory.trainer, layout.times
-        if times.lost_divided < times.lost:
+        if times.lost_divided < times.lost and not layout.lacks:
             yield (
                 f"  trainer processes lose {times.lost:.0%} of a step, because there are too few rows; with "
                 f"pack.rows_multiple = {layout.settings.processes * layout.settings.nodes} it would be "

@@ -1,5 +1,6 @@
 """A plan: whether a recipe and a profile fit a cluster, with the settings that do, and what an iteration costs."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
@@ -39,7 +40,7 @@ class Memory:
         trainer: One trainer process at its peak.
         engine_weights: One engine's weights on one of its GPUs.
         cache: KV cache that the engine's share leaves, on one of its GPUs; negative if the weights lack room.
-        least_cache: Cache of one sequence of the largest length, on one of the engine's GPUs.
+        least_cache: Cache of one sequence of the largest length that the model allows, on one of the engine's GPUs.
         sample: Peak while sampling: the engine's share, and the trainer's resident memory unless they take turns.
         train: Peak while training.
         save: Peak while saving: the first process gathers the largest tensor.
@@ -108,16 +109,21 @@ class Settings:
 
 @dataclass(frozen=True)
 class Layout:
-    """Settings with their memory and times."""
+    """Settings with their memory and times.
+
+    Attributes:
+        lacks: Machines or GPUs that the settings name and the cluster lacks, as text; empty if it has them.
+    """
 
     settings: Settings
     memory: Memory
     times: Times
+    lacks: str = ""
 
     @property
     def fits(self) -> bool:
-        """Whether all phases fit."""
-        return self.memory.missing == 0
+        """Whether the cluster has the GPUs, and all phases fit."""
+        return not self.lacks and self.memory.missing == 0
 
 
 @dataclass(frozen=True)
@@ -181,7 +187,12 @@ def process_memory(
 
 def training_bytes(peak: TrainerMemory, trainer: TrainHardware) -> float:
     """Returns the memory that a trainer process takes of its GPU, with its context and fragmentation."""
-    return (peak.peak - _on_host(peak, trainer)) * _FRAGMENTED + _PROCESS_BYTES
+    return bytes_on_gpu(peak, trainer) * _FRAGMENTED + _PROCESS_BYTES
+
+
+def bytes_on_gpu(peak: TrainerMemory, trainer: TrainHardware) -> float:
+    """Returns the bytes of a trainer process's tensors on its GPU."""
+    return peak.peak - _on_host(peak, trainer)
 
 
 def _on_host(peak: TrainerMemory, trainer: TrainHardware) -> float:
@@ -201,9 +212,10 @@ def memory_of(recipe: Recipe, profile: Profile, size: ModelSize, gpu_bytes: floa
     if engine.kv_cache_gib is not None:
         cache = engine.kv_cache_gib * GIB
         reserved = weights + _ENGINE_BYTES + cache
-    sampling = recipe.sample.sampling
-    sequence = longest_prompt(recipe) + sampling.max_tokens
-    least = cache_bytes_a_token(shape, BYTES[_COMPUTE]) * sequence / engine.tensor_parallel_size
+    longest = longest_prompt(recipe) + recipe.sample.sampling.max_tokens
+    token = cache_bytes_a_token(shape, BYTES[_COMPUTE]) / engine.tensor_parallel_size
+    # vLLM starts only if its cache holds this sequence. It allows less if tokenizer_config.json does.
+    least = token * (engine.max_model_len or shape.positions or longest)
     asleep, beside = (_ASLEEP_BYTES, 0.0) if engine.takes_turns else (reserved, kept + _PROCESS_BYTES)
     train = asleep + training_bytes(peak, trainer)
     sample = reserved + beside
@@ -211,7 +223,7 @@ def memory_of(recipe: Recipe, profile: Profile, size: ModelSize, gpu_bytes: floa
     save = asleep + kept + saving + _PROCESS_BYTES
     missing = max(0.0, train - gpu_bytes, sample - gpu_bytes, save - gpu_bytes, least - cache)
     host = file + on_host * trainer.processes
-    on_gpu, of_engine = peak.peak - on_host, max(reserved, weights + least)
+    on_gpu, of_engine = bytes_on_gpu(peak, trainer), max(reserved, weights + min(least, token * longest))
     certain = max(on_gpu, of_engine) if engine.takes_turns else on_gpu + of_engine
     return Memory(peak, weights, cache, least, sample, train, save, host, gpu_bytes, missing, reserved, certain)
 
@@ -231,7 +243,14 @@ def _layout(
     state = 3 * BYTES[recipe.finetune.optimizer.master_dtype] * learning if recipe.finetune.carry_state else 0.0
     cache = max(0.0, memory.cache) * used.engine.tensor_parallel_size
     times = iteration_times(recipe, shape, work, cluster, used.trainer, used.engine, cache, state)
-    return Layout(settings, memory, times)
+    return Layout(settings, memory, times, _lacking(settings, cluster))
+
+
+def _lacking(settings: Settings, cluster: Cluster) -> str:
+    if settings.nodes > cluster.nodes:
+        return f"{settings.nodes} machines, there are {cluster.nodes}"
+    gpus = max(settings.processes, settings.tensor_parallel_size)
+    return f"{gpus} GPUs on a machine, there are {cluster.per_node}" if gpus > cluster.per_node else ""
 
 
 def _fastest(recipe: Recipe, profile: Profile, size: ModelSize, work: Work, cluster: Cluster) -> Layout | None:
@@ -251,9 +270,10 @@ def _fastest(recipe: Recipe, profile: Profile, size: ModelSize, work: Work, clus
 
 
 def possible_settings(recipe: Recipe, profile: Profile, cluster: Cluster, *, offload: bool) -> Iterator[Settings]:
-    """Yields the settings among which a plan chooses."""
-    first = Settings.of(profile)
-    widths = [width for width in (1, 2, 4, 8) if cluster.per_node % width == 0]
+    """Yields the settings among which a plan chooses; the GPUs of an engine divide the heads of the model."""
+    first, shape = Settings.of(profile), model_size(recipe.model).shape
+    common = math.gcd(*shape.heads) if shape is not None and shape.heads is not None else 0
+    widths = [width for width in (1, 2, 4, 8) if cluster.per_node % width == 0 == common % width]
     micro = sorted({recipe.pack.row_size, max(first.micro_batch_tokens, recipe.pack.row_size)})
     shares = _SHARES_IN_TURNS if profile.engine.takes_turns else _SHARES
     for width, share, again, tokens, chunk in product(widths, shares, (False, True), micro, _CHUNKS):

@@ -1,18 +1,46 @@
-"""Refuses a run whose trainer and engine together cannot fit into the GPUs of this machine."""
+"""Refuses a run that cannot start, because its model does not divide or the GPUs lack memory."""
 
 from artifacts.errors import BadInputError
 from flows.config.model_size import model_size
 from flows.config.recipe import Recipe
-from flows.plan.plan import GIB, memory_of
+from flows.plan.plan import GIB, bytes_on_gpu, memory_of
 from stages.context import Profile
 from stages.hardware.compute_type import CudaDevice, cuda_devices
+from stages.sampling.config import EngineHardware
+from stages.training.worker_group.hardware import TrainHardware
+
+
+def refuse_undivided(recipe: Recipe, trainer: TrainHardware, engine: EngineHardware) -> None:
+    """Refuses tensor parallelism that does not divide the layers of the recipe's model, if its shape is known.
+
+    Otherwise vLLM would refuse it when the engine starts, and the trainer at its first job, after the first sampling.
+
+    Raises:
+        BadInputError: The trainer or an engine of this machine cannot divide the model.
+    """
+    if trainer.tensor_parallel == engine.tensor_parallel_size == 1:
+        return
+    for part in recipe.parts:
+        trainer.check_trainable(part.finetune.trainable)
+    if recipe.value is not None:
+        trainer.check_trainable(recipe.value.trainable)
+    shape = model_size(recipe.model).shape
+    if shape is None or shape.heads is None:
+        return
+    heads, kv_heads = shape.heads
+    trainer.check_layers(heads, kv_heads, shape.hidden, shape.intermediate)
+    size = engine.tensor_parallel_size
+    if not _elsewhere(engine) and heads % size:
+        raise BadInputError(
+            "engine.tensor_parallel_size", f"{size}, for a model with {heads} heads", "a number that divides them"
+        )
 
 
 def refuse_unfit(recipe: Recipe, profile: Profile, devices: tuple[CudaDevice, ...] | None = None) -> None:
     """Refuses a recipe and a profile that cannot fit on the GPUs of this machine.
 
-    A run that trains on the CPU, has external engines, or has a model of unknown shape is never refused; `doctor`
-    estimates it. Memory that a plan only assumes (contexts, fragmentation) does not count here.
+    A run that trains on the CPU, or has a model of unknown shape, is never refused; `doctor` estimates it. Memory that
+    a plan only assumes (contexts, fragmentation) does not count here, and neither do engines that run elsewhere.
 
     Args:
         devices: The GPUs; by default those of this machine.
@@ -22,7 +50,7 @@ def refuse_unfit(recipe: Recipe, profile: Profile, devices: tuple[CudaDevice, ..
     """
     gpus = cuda_devices() if devices is None else devices
     trainer, engine = profile.trainer, profile.engine
-    if not gpus or trainer.device == "cpu" or engine.external_urls:
+    if not gpus or trainer.device == "cpu":
         return
     size = model_size(recipe.model)
     if size.shape is None:
@@ -33,15 +61,19 @@ def refuse_unfit(recipe: Recipe, profile: Profile, devices: tuple[CudaDevice, ..
             "lower it in the profile; `deerstalker plan --write FILE` writes one that fits",
         )  # fmt: skip
     memory = memory_of(recipe, profile, size, min(gpu.memory_bytes for gpu in gpus))
-    needed = memory.certain
+    of_trainer = bytes_on_gpu(memory.trainer, trainer)
+    needed = of_trainer if _elsewhere(engine) else memory.certain
     if needed > memory.gpu:
-        parts = (
-            f"trainer {memory.trainer.peak / GIB:.1f} GiB, engine {memory.engine / GIB:.1f} GiB "
-            f"(weights {memory.engine_weights / GIB:.1f} GiB)"
-        )
+        parts = f"trainer {of_trainer / GIB:.1f} GiB"
+        if not _elsewhere(engine):
+            parts += f", engine {memory.engine / GIB:.1f} GiB (weights {memory.engine_weights / GIB:.1f} GiB)"
         raise BadInputError(
             "profile",
             f"{needed / GIB:.1f} GiB needed on a GPU: {parts}",
             f"at most {memory.gpu / GIB:.1f} GiB",
             f"`deerstalker plan --gpus {len(gpus)}x... --write FILE` writes a profile that fits, if there is one",
         )
+
+
+def _elsewhere(engine: EngineHardware) -> bool:
+    return bool(engine.external_urls) and engine.replicas == "auto"

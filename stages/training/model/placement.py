@@ -18,7 +18,7 @@ from stages.training.checkpointing.checkpoint import StoredWeights
 from stages.training.job import Dtype
 from stages.training.model.lora import add_adapters
 from stages.training.model.policy import DecoderLayer, Policy, ValueModel
-from stages.training.model.tensor_parallel import check_divisible, device_mesh, divide
+from stages.training.model.tensor_parallel import device_mesh, divide
 from stages.training.trainable import EVERYTHING, TrainableConfig
 from stages.training.worker_group.hardware import TrainHardware
 
@@ -54,7 +54,8 @@ def place_policy(
         parameter_dtype: Type of the parameters.
         trainable: Which parameters learn, and which adapters are added.
     """
-    check_divisible(shape, hardware.tensor_parallel, trainable)
+    hardware.check_trainable(trainable)
+    hardware.check_layers(shape.heads, shape.kv_heads, shape.embed_dim, shape.hidden_dim)
     with torch.device("meta"):
         policy = (ValueModel if shape.value_head else Policy)(
             shape,

@@ -9,7 +9,6 @@ fit one GPU. The processes also repeat all norms. Those of queries and keys see 
 DTensor adds their gradients.
 """
 
-import math
 from functools import cache, partial
 from typing import Any
 
@@ -26,10 +25,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.distributed.tensor.placement_types import Placement
 
-from artifacts.errors import BadInputError
-from stages.models.shape import DecoderShape
 from stages.training.model.components import RMSNorm
-from stages.training.trainable import TrainableConfig
 
 
 @cache
@@ -39,28 +35,6 @@ def device_mesh(device_type: str, tensor_parallel: int) -> DeviceMesh:
     mesh = init_device_mesh(device_type, sizes, mesh_dim_names=("data", "tensor"))
     mesh._flatten()  # pyright: ignore[reportPrivateUsage]  # a norm is then one sum, and the same on all processes
     return mesh
-
-
-def check_divisible(shape: DecoderShape, tensor_parallel: int, trainable: TrainableConfig) -> None:
-    """Refuses a model that cannot be divided.
-
-    Raises:
-        BadInputError: The number of processes does not divide the sizes of a layer, or LoRA adapts the layers.
-    """
-    if tensor_parallel > 1 and trainable.parameters == "lora":
-        raise BadInputError(
-            "trainer.tensor_parallel", f"{tensor_parallel}, with finetune.trainable.parameters = 'lora'", "1",
-            "adapters are not divided; set trainer.cpu_offload = true if the frozen weights do not fit",
-        )  # fmt: skip
-    common = math.gcd(shape.heads, shape.kv_heads, shape.hidden_dim, shape.embed_dim)
-    if common % tensor_parallel:
-        allowed = ", ".join(str(number) for number in range(1, common + 1) if common % number == 0)
-        raise BadInputError(
-            "trainer.tensor_parallel",
-            f"{tensor_parallel}, for a model with {shape.heads} heads, {shape.kv_heads} key-value heads, width "
-            f"{shape.embed_dim} and feed-forward width {shape.hidden_dim}",
-            f"a number that divides all of them: {allowed}",
-        )
 
 
 def divide(policy: nn.Module, group: DeviceMesh) -> None:

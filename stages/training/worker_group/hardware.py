@@ -1,5 +1,6 @@
 """Layout of the trainer's processes on machines. This module imports no torch."""
 
+import math
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -8,7 +9,9 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from artifacts.config import Config
+from artifacts.errors import BadInputError
 from stages.hardware.compute_type import cuda_capabilities, training_type
+from stages.training.trainable import TrainableConfig
 
 
 def is_public(address: str) -> bool:
@@ -153,6 +156,36 @@ class TrainHardware(Config):
     def same_layout(self, other: Self) -> bool:
         """Returns whether the same worker processes can run jobs of both. Only the compute type may differ."""
         return self == other.model_copy(update={"compute_dtype": self.compute_dtype})
+
+    def check_trainable(self, trainable: TrainableConfig) -> None:
+        """Refuses LoRA with tensor parallelism.
+
+        Raises:
+            BadInputError: `tensor_parallel` is above 1, and LoRA adapts the layers.
+        """
+        if self.tensor_parallel > 1 and trainable.parameters == "lora":
+            raise BadInputError(
+                "trainer.tensor_parallel",
+                f"{self.tensor_parallel}, with finetune.trainable.parameters = 'lora'",
+                "1",
+                "adapters are not divided; set trainer.cpu_offload = true if the frozen weights do not fit",
+            )
+
+    def check_layers(self, heads: int, kv_heads: int, width: int, feed_forward: int) -> None:
+        """Refuses a model whose layers `tensor_parallel` does not divide.
+
+        Raises:
+            BadInputError: It does not divide one of these sizes of a layer.
+        """
+        common = math.gcd(heads, kv_heads, width, feed_forward)
+        if common % self.tensor_parallel:
+            allowed = ", ".join(str(number) for number in range(1, common + 1) if common % number == 0)
+            raise BadInputError(
+                "trainer.tensor_parallel",
+                f"{self.tensor_parallel}, for a model with {heads} heads, {kv_heads} key-value heads, width {width} "
+                f"and feed-forward width {feed_forward}",
+                f"a number that divides all of them: {allowed}",
+            )
 
     @model_validator(mode="after")
     def _tensor_groups_are_whole(self) -> Self:

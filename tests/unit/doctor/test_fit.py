@@ -48,7 +48,7 @@ def test_sizes_of_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64, "vocab_size": 100,
         "num_hidden_layers": 3, "intermediate_size": 128, "tie_word_embeddings": False,
     }  # fmt: skip
-    assert shape_of_config(config) == LayerSizes(100, 64, 3, 64, 32, 128, False)
+    assert shape_of_config(config) == LayerSizes(100, 64, 3, 64, 32, 128, False, head_dim=16)
     folder = tmp_path / "hub" / "models--a--b-7B" / "snapshots" / "main"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
@@ -208,6 +208,22 @@ def test_recipes_on_gpus() -> None:
     eight = load_hardware("cuda", ["trainer.processes=8", "engine.tensor_parallel_size=8"])
     says(fit(large, eight, replace(with_gpu, gpus=(H100,) * 8))["recipe GPU memory"], "ok", "on each of 8")
     says(fit(large, hardware, MACHINE)["recipe GPU memory"], "problem", "--profile cpu")
+
+
+def test_layers_that_do_not_divide() -> None:
+    recipe, machine = load_recipe("open_rs1"), replace(MACHINE, gpus=(H100,) * 4)
+
+    def fit(*changes: str) -> dict[str, Check]:
+        hardware = load_hardware("cuda", ["trainer.processes=4", *changes])
+        size = model_size(recipe.model)
+        checks = fit_checks(recipe, hardware, size, machine, FOLDER, ("bf16", "bf16"), ("cuda", "cuda"), None)
+        return {check.name: check for check in checks}
+
+    assert "recipe layers" not in fit("trainer.tensor_parallel=2")
+    refused = fit("trainer.tensor_parallel=4")["recipe layers"]
+    says(refused, "problem", "trainer.tensor_parallel: 4, for a model with 12 heads", "divides all of them: 1, 2")
+    engine = fit("engine.tensor_parallel_size=8")["recipe layers"]
+    says(engine, "problem", "engine.tensor_parallel_size: 8, for a model with 12 heads", "divides them")
 
 
 def test_the_answers_of_a_solver_count_in_lengths() -> None:

@@ -7,12 +7,13 @@ import pytest
 from matplotlib.image import imread
 
 from artifacts.errors import BadInputError
+from flows.config.recipe import Recipe
 from flows.config.recipes import load_profile, load_recipe
 from flows.doctor.scaling_plot import scaling_plot
 from flows.plan.cluster import GPUS, Cluster, cluster
-from flows.plan.page import document, profile_text
+from flows.plan.page import document, profile_text, verdict
 from flows.plan.plan import GIB, make_plan
-from flows.plan.refusal import refuse_unfit
+from flows.plan.refusal import refuse_undivided, refuse_unfit
 from flows.plan.time import most_rows
 from flows.plan.workload import work_of
 from stages.hardware.compute_type import CudaDevice
@@ -56,6 +57,70 @@ def test_a_plan_is_refused_or_fits() -> None:
     small = CudaDevice("a GPU", (8, 0), 16 * GIB)
     with pytest.raises(BadInputError, match=r"at most 16.0 GiB"):
         refuse_unfit(recipe, fitting.settings.applied(profile), (small,) * 8)
+
+
+def test_a_trainer_beside_engines_elsewhere_is_refused_if_it_does_not_fit() -> None:
+    recipe, urls = load_recipe("openpipe_14b"), ['engine.external_urls=["http://127.0.0.1:1"]']
+    with pytest.raises(BadInputError, match=r"126\.9 GiB needed on a GPU: trainer 126\.9 GiB; expected at most 80\.0"):
+        refuse_unfit(recipe, load_profile("cuda", urls), (H100,) * 8)
+    refuse_unfit(recipe, load_profile("cuda", [*urls, "trainer.processes=8"]), (H100,) * 8)
+    with pytest.raises(BadInputError, match="the GPUs of this machine"):
+        refuse_unfit(recipe, load_profile("cuda", [*urls, "trainer.processes=8"]), (H100,) * 4)
+
+
+def test_a_model_that_does_not_divide_is_refused() -> None:
+    """The 14B model has 40 heads and 8 key-value heads, the 1.5B model 12 and 2."""
+    large, small = load_recipe("openpipe_14b"), load_recipe("open_rs1")
+
+    def refuse(recipe: Recipe, *changes: str) -> None:
+        profile = load_profile("cuda", changes)
+        refuse_undivided(recipe, profile.trainer, profile.engine)
+
+    refuse(large, "trainer.processes=8", "trainer.tensor_parallel=8", "engine.tensor_parallel_size=8")
+    with pytest.raises(BadInputError, match=r"tensor_parallel: 4, for a model with 12 heads, 2 key-value .*: 1, 2$"):
+        refuse(small, "trainer.processes=4", "trainer.tensor_parallel=4")
+    refuse(small, "engine.tensor_parallel_size=4")  # vLLM repeats key-value heads
+    with pytest.raises(BadInputError, match=r"engine\.tensor_parallel_size: 8, for a model with 12 heads"):
+        refuse(small, "engine.tensor_parallel_size=8")
+    refuse(small, "engine.tensor_parallel_size=8", 'engine.external_urls=["http://127.0.0.1:1"]')
+    unknown = ["model={source='hub', id='a/b-7B'}", "finetune.trainable.parameters=lora"]
+    with pytest.raises(BadInputError, match=r"with finetune\.trainable\.parameters = 'lora'"):
+        refuse(load_recipe("open_rs1", unknown), "trainer.processes=2", "trainer.tensor_parallel=2")
+
+
+def test_a_plan_divides_heads_only_where_the_engine_can() -> None:
+    """The model has 12 heads and 2 key-value heads; vLLM refuses engines of 8 GPUs."""
+    made = make_plan(load_recipe("open_rs1"), load_profile("cuda"), cluster("8x80"))
+    assert made.fitting is not None and made.fitting.settings.tensor_parallel_size <= 2
+    assert all(layout is None or layout.settings.tensor_parallel_size <= 2 for _, layout in made.scaling)
+
+
+def test_the_cache_holds_the_longest_sequence_of_the_model() -> None:
+    """Otherwise vLLM does not start. A token takes 2 x 28 x 256 x 2 bytes, and the model has 131,072 positions."""
+    recipe, four = load_recipe("open_rs1"), cluster("4xA40")
+    fitting = make_plan(recipe, load_profile("cuda"), four).fitting
+    assert fitting is not None
+    whole = 28_672 * 131_072 / fitting.settings.tensor_parallel_size
+    assert fitting.memory.least_cache == whole <= fitting.memory.cache
+    small = ["engine.memory_share=0.15", "trainer.processes=4"]
+    assert make_plan(recipe, load_profile("cuda", small), four).given.memory.missing > 0
+    short = make_plan(recipe, load_profile("cuda", [*small, "engine.max_model_len=16384"]), four).given
+    assert short.fits and short.memory.least_cache == 28_672 * 16_384
+
+
+@pytest.mark.parametrize(
+    ("gpus", "changes", "needs"),
+    [
+        ("1x80", ["trainer.processes=8"], "it needs 8 GPUs on a machine, there are 1"),
+        ("4x80", ["trainer.processes=4", "engine.tensor_parallel_size=8"], "it needs 8 GPUs on a machine, there are 4"),
+        ("8x80", ["trainer.processes=8", "trainer.nodes=2", "trainer.rendezvous=a", "trainer.shared_dir=/s"],
+         "it needs 2 machines, there are 1"),
+    ],
+)  # fmt: skip
+def test_a_profile_with_more_gpus_than_there_are_does_not_fit(gpus: str, changes: list[str], needs: str) -> None:
+    made = make_plan(load_recipe("openpipe_14b"), load_profile("cuda", changes), cluster(gpus))
+    assert not made.given.fits and needs in verdict(made.given)
+    assert made.fitting is not None and made.fitting.fits and "needs" not in verdict(made.fitting)
 
 
 def test_rows_of_a_step_leave_processes_idle() -> None:
@@ -107,11 +172,21 @@ def test_the_written_profile_is_the_plan(tmp_path: Path) -> None:
     fitting = make_plan(recipe, load_profile("cuda"), cluster("4xA40")).fitting
     assert fitting is not None
     path = tmp_path / "four.toml"
-    path.write_text(profile_text(fitting, "open_rs1", "4 x A40"))
+    path.write_text(profile_text(fitting, "open_rs1", "4 x A40", load_profile("cuda")))
     written = load_profile(str(path))
     again = make_plan(recipe, written, cluster("4xA40"))
     assert again.given.settings == fitting.settings
     assert again.given.fits and again.given.times == fitting.times
+
+
+def test_the_written_profile_keeps_what_the_plan_has_read(tmp_path: Path) -> None:
+    changes = ["engine.max_num_seqs=64", "engine.max_model_len=16384", "trainer.reshard_after_forward=false"]
+    profile, path = load_profile("cuda", changes), tmp_path / "four.toml"
+    fitting = make_plan(load_recipe("open_rs1"), profile, cluster("4xA40")).fitting
+    assert fitting is not None
+    path.write_text(profile_text(fitting, "open_rs1", "4 x A40", profile))
+    given = make_plan(load_recipe("open_rs1"), load_profile(str(path)), cluster("4xA40")).given
+    assert (given.settings, given.memory, given.times) == (fitting.settings, fitting.memory, fitting.times)
 
 
 def test_engine_and_trainer_in_turns_need_the_larger_part_only() -> None:
@@ -125,7 +200,7 @@ def test_engine_and_trainer_in_turns_need_the_larger_part_only() -> None:
     assert taken.memory.sample == taken.memory.engine == pytest.approx(0.9 * taken.memory.gpu)
     assert taken.memory.certain == pytest.approx(max(taken.memory.engine, beside.memory.certain - beside.memory.engine))
     assert taken.times.save > beside.times.save and taken.times.train == beside.times.train
-    written = profile_text(taken, "open_rs1", "1 x H100")
+    written = profile_text(taken, "open_rs1", "1 x H100", turns)
     assert "takes_turns = true" in written
 
 

@@ -9,7 +9,7 @@ import pytest
 from artifacts.errors import BadInputError, IdentityMismatchError
 from artifacts.identity import Identity
 from artifacts.layout import RunLayout
-from artifacts.refs import Report
+from artifacts.refs import Report, Rollouts
 from artifacts.store.store import Store
 from flows.compare.candidates import candidates
 from flows.config.model_size import model_size
@@ -96,7 +96,7 @@ def test_a_run_with_the_written_profile_has_the_rows_of_the_plan(tmp_path: Path)
     plan = make_plan(planned, CUDA, rented)
     assert plan.fitting is not None and plan.work.row_tokens == planned.pack.row_size
     path = tmp_path / "four.toml"
-    path.write_text(profile_text(plan.fitting, "open_rs1", str(rented)))
+    path.write_text(profile_text(plan.fitting, "open_rs1", str(rented), CUDA))
     gpus = (CudaDevice("A40", (8, 6), rented.gpu.memory_bytes),) * 4
     assert with_rows(load_recipe("open_rs1", [AUTO]), load_profile(str(path)), gpus) == planned
     hopeless = planned_rows(load_recipe("openpipe_32b", [AUTO]), CUDA, cluster("1xA40"))
@@ -139,6 +139,35 @@ def test_a_run_keeps_the_number_that_it_began_with(
         assert again.recipe == run.recipe
     with pytest.raises(IdentityMismatchError, match=r"pack\.row_tokens"):
         check_recipe(store, layout, load_recipe("quickstart", ["pack.row_tokens=128"]))
+
+
+def test_a_sampler_takes_the_number_of_the_trainer(
+    request_of_mine: Callable[..., RunRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine may have no room to train, and it may start before the trainer has frozen the recipe."""
+    trainer = request_of_mine(AUTO, "iterate_ahead=1")
+    sampler = trainer.model_copy(update={"role": "sampler"})
+    identity = Identity.of("sample", 1, {})
+    with monkeypatch.context() as small:
+        small.setattr("flows.plan.rows.limit_bytes", lambda: GIB)
+        with opened(sampler) as early:
+            assert not early.ctx.store.exists(early.layout.recipe)
+            freeze_recipe(
+                early.ctx.store, early.layout, load_recipe("quickstart", ["pack.row_tokens=96", "iterate_ahead=1"])
+            )
+            early.at(1, "rollouts", Rollouts).attempt(identity).write_bytes("x", b"")
+        with opened(sampler) as late:
+            assert late.recipe.pack.row_tokens == 96
+    other = trainer.model_copy(update={"role": "sampler", "overrides": [AUTO, "iterate_ahead=1", "iterations=9"]})
+    with pytest.raises(IdentityMismatchError, match="iterations"), opened(other):
+        pass
+
+
+def test_a_sampler_stores_no_request_to_redo_stages(request_of_mine: Callable[..., RunRequest]) -> None:
+    request = request_of_mine("iterate_ahead=1").model_copy(update={"role": "sampler", "refresh": ["sample@2"]})
+    with pytest.raises(BadInputError, match="none for role sampler"), opened(request):
+        pass
+    assert not Store.open(request.store).list("runs/mine")
 
 
 def test_a_run_that_began_with_a_number_goes_on_with_it(tmp_path: Path) -> None:
