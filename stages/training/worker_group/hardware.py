@@ -4,14 +4,16 @@ import math
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
 from artifacts.config import Config
 from artifacts.errors import BadInputError
 from stages.hardware.compute_type import cuda_capabilities, training_type
-from stages.training.trainable import TrainableConfig
+
+if TYPE_CHECKING:
+    from stages.training.trainable import TrainableConfig
 
 
 def is_public(address: str) -> bool:
@@ -157,7 +159,7 @@ class TrainHardware(Config):
         """Returns whether the same worker processes can run jobs of both. Only the compute type may differ."""
         return self == other.model_copy(update={"compute_dtype": self.compute_dtype})
 
-    def check_trainable(self, trainable: TrainableConfig) -> None:
+    def check_trainable(self, trainable: "TrainableConfig") -> None:
         """Refuses LoRA with tensor parallelism.
 
         Raises:
