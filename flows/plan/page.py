@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from flows.plan.cluster import GB
 from flows.plan.plan import GIB, Layout, Plan
+from flows.plan.time import ASSUMED
 from stages.context import Profile
 
 
@@ -92,6 +94,7 @@ def lines(made: Plan) -> Iterator[str]:
     work = made.work
     yield (
         f"{work.sampled} completions of {work.completion:.0f} tokens after prompts of {work.prompt:.0f}, "
+        f"{work.sampled_tokens:,.0f} tokens sampled and {work.trained_tokens:,.0f} trained on, in "
         f"{work.rows} rows of {work.row_tokens} tokens in {work.steps} optimizer steps"
     )
     for name, layout in (("profile as it is", made.given), ("fastest that fits", made.fitting)):
@@ -104,7 +107,7 @@ def lines(made: Plan) -> Iterator[str]:
         if times.lost_divided < times.lost and not layout.lacks:
             yield (
                 f"  trainer processes lose {times.lost:.0%} of a step, because there are too few rows; with "
-                f"pack.rows_multiple = {layout.settings.processes * layout.settings.nodes} it would be "
+                f"pack.rows_multiple = {times.row_shares} it would be "
                 f"{times.lost_divided:.0%}, spent on repeated prompts"
             )
         yield (
@@ -113,3 +116,9 @@ def lines(made: Plan) -> Iterator[str]:
             f"{gib(trainer.activations)}, logits {gib(trainer.logits)}), engine weights "
             f"{gib(memory.engine_weights)}, cache {gib(memory.cache)}; host {gib(memory.host)}"
         )
+        yield (
+            f"  an iteration: {times.iteration:.0f} s, {times.flops:.2g} FLOP; each GPU receives "
+            f"{times.link_bytes / GB:,.0f} GB from its machine and {times.network_bytes / GB:,.0f} GB from others; "
+            f"{times.store_bytes / GB:,.0f} GB to and from the store"
+        )
+    yield ASSUMED

@@ -13,15 +13,29 @@ from stages.sampling.config import EngineHardware
 from stages.training.worker_group.hardware import TrainHardware
 
 TRAINING_SHARE, PREFILL_SHARE, DECODING_SHARE = 0.4, 0.5, 0.6
-"""Shares of the peak rate: of arithmetic in training and for prompts, of memory bandwidth in decoding; assumed."""
+"""Shares of the peak rate: of arithmetic in training and for prompts, of memory bandwidth in decoding."""
 LINK_SHARE = 0.7
-"""Share of a connection's rate that collectives reach; assumed."""
+"""Share of a connection's rate that collectives reach."""
 STORE_RATE = 1e9
-"""Bytes/s to and from the store; assumed."""
+"""Bytes/s to and from the store."""
+HOST_RATE, HOST_MEMORY_RATE = 25e9, 200e9
+"""Bytes/s between a GPU and its host, and of the host's memory, which all its processes share."""
 STEP_SECONDS, TOKEN_SECONDS = 2e-3, 20e-6
-"""Seconds that an engine spends on the CPU for each step and for each token: scheduling, sampling, output; assumed."""
+"""Seconds that an engine spends on the CPU for each step and for each token: scheduling, sampling, output."""
+SUM_SECONDS = 10e-6
+"""Seconds that a sum of an engine's GPUs takes before its bytes move."""
+ASSUMED = (
+    f"assumed: {TRAINING_SHARE:.0%} of the peak FLOP/s in training, {PREFILL_SHARE:.0%} for prompts, "
+    f"{DECODING_SHARE:.0%} of the memory bandwidth in decoding, {LINK_SHARE:.0%} of a connection's rate; "
+    f"{1e3 * STEP_SECONDS:.0f} ms of an engine's own work a step and {1e6 * TOKEN_SECONDS:.0f} µs a token; "
+    f"{STORE_RATE / 1e9:.0f} GB/s to the store, {HOST_RATE / 1e9:.0f} GB/s between GPU and host, "
+    f"{HOST_MEMORY_RATE / 1e9:.0f} GB/s of the host's memory"
+)
+"""The numbers above in a sentence. No GPU has confirmed them."""
 _WIDTH = 2
 """Bytes of a number in bf16."""
+_OPTIMIZER_BYTES = 28
+"""Bytes of a weight that Adam reads and writes in fp32: gradient, weight and two moments, of which it writes three."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +49,8 @@ class Times:
         idle: Share of the GPU time in which a GPU waits.
         lost: Share of the trainer processes' time in which one waits, because the rows of a step do not divide by the
             processes, or computes the prompt of a divided row again.
-        lost_divided: The same if `pack.rows_multiple` were the number of processes.
+        row_shares: Number of trainer processes, or of their tensor groups, among which the rows divide.
+        lost_divided: The same loss if `pack.rows_multiple` were `row_shares`.
         limit: Name of the term that takes longest.
         flops: Floating-point operations of all GPUs.
         link_bytes: Bytes that each GPU receives from others on its machine.
@@ -48,6 +63,7 @@ class Times:
     save: float
     idle: float
     lost: float
+    row_shares: int
     lost_divided: float
     limit: str
     flops: float
@@ -83,6 +99,110 @@ def most_rows(rows: float, processes: int, multiple: int, repeated: float) -> fl
     return max(loads)
 
 
+@dataclass(frozen=True)
+class _Training:
+    """Log-probabilities and optimizer steps: seconds of each term, FLOPs of all GPUs, bytes to each GPU."""
+
+    arithmetic: float
+    exchange: float
+    sums: float
+    offload: float
+    busy: float
+    divided: float
+    flops: float
+    moved: float
+    summed: float
+
+    @property
+    def seconds(self) -> float:
+        return max(self.arithmetic, self.exchange) + self.sums + self.offload
+
+
+@dataclass(frozen=True)
+class _Sampling:
+    """Sampling and validation: seconds of each term, GPU seconds of arithmetic, FLOPs of all GPUs."""
+
+    decoding: float
+    prompts: float
+    tail: float
+    work: float
+    flops: float
+
+    @property
+    def seconds(self) -> float:
+        return self.decoding + self.prompts + self.tail
+
+
+def _training(recipe: Recipe, shape: LayerSizes, work: Work, cluster: Cluster, trainer: TrainHardware) -> _Training:
+    gpu, world, group, shares = cluster.gpu, trainer.world, trainer.tensor_parallel, trainer.row_shares
+    forward = 2 * (work.trained_tokens * shape.layers * shape.layer + work.loss_tokens * shape.head * group)
+    forward += 4 * shape.queries * shape.layers * work.loss_tokens * work.context
+    passes = (4 if trainer.activation_checkpointing else 3) * work.epochs + work.forward_passes
+
+    rows_in_step = work.rows / work.steps
+    repeated = work.prompt / recipe.pack.row_size
+    rows_of_process = most_rows(rows_in_step, shares, recipe.pack.rows_multiple, repeated)
+    busy = rows_in_step / (shares * rows_of_process)
+    rows_in_micro = max(1, trainer.micro_batch_tokens // recipe.pack.row_size)
+    micros = work.steps * math.ceil(rows_of_process / rows_in_micro)
+    gathers = (2 if trainer.reshard_after_forward else 1) * work.epochs + work.forward_passes
+    bytes_a_weight = _WIDTH * gathers + 4 * work.epochs
+    moved = micros * shape.parameters / group * bytes_a_weight * (shares - 1) / shares
+    sums = 2 * shape.layers * (passes - work.epochs)  # a backward pass costs two forward passes, but sums as often
+    summed = sums * 2 * (group - 1) / group * _WIDTH * shape.hidden * work.trained_tokens / (shares * busy)
+    offload = 0.0
+    if trainer.cpu_offload:
+        offload = micros * shape.parameters / world * bytes_a_weight / HOST_RATE
+        on_host = shape.parameters * trainer.processes / world
+        offload += work.steps * work.epochs * _OPTIMIZER_BYTES * on_host / HOST_MEMORY_RATE
+    return _Training(
+        arithmetic=passes * forward / (world * busy * gpu.flops * TRAINING_SHARE),
+        exchange=moved / (cluster.between * LINK_SHARE),
+        sums=summed / (gpu.link * LINK_SHARE),
+        offload=offload,
+        busy=busy,
+        divided=rows_in_step / (shares * most_rows(rows_in_step, shares, shares, repeated)),
+        flops=passes * forward,
+        moved=moved,
+        summed=summed,
+    )
+
+
+def _sampling(
+    recipe: Recipe,
+    shape: LayerSizes,
+    work: Work,
+    cluster: Cluster,
+    engine: EngineHardware,
+    cache_bytes: float,
+    token_seconds: float,
+) -> _Sampling:
+    gpu, width = cluster.gpu, engine.tensor_parallel_size
+    weights, body = shape.parameters, shape.layers * shape.layer
+    replicas = max(1, cluster.count // width)
+    a_token = cache_bytes_a_token(shape, _WIDTH)
+    fitting = max(1.0, cache_bytes / (a_token * (work.prompt + work.completion)))
+    at_once = min(engine.max_num_seqs, fitting, work.sampled / replicas)
+    rate, arithmetic = width * gpu.bandwidth * DECODING_SHARE, width * gpu.flops * PREFILL_SHARE
+    of_token = 2 * shape.layers * 2 * (width - 1) / width * _WIDTH * shape.hidden / (gpu.link * LINK_SHARE)
+    of_step = 2 * shape.layers * SUM_SECONDS if width > 1 else 0.0
+
+    reading = (_WIDTH * weights + a_token * work.context * at_once) / rate
+    computing = max(reading, 2 * (body + shape.head) * at_once / arithmetic)
+    overhead = STEP_SECONDS + of_step
+    a_step = computing + overhead + at_once * (token_seconds + of_token)
+    decoding = work.sampled_tokens / (replicas * at_once) * a_step
+    alone = _WIDTH * weights / rate + overhead + token_seconds + of_token
+    prompts = 2 * body * work.prompt_tokens / (replicas * arithmetic)
+    return _Sampling(
+        decoding=decoding,
+        prompts=prompts + work.prompt_tokens / replicas * of_token,
+        tail=max(0.0, recipe.sample.sampling.max_tokens * alone - decoding),
+        work=(decoding * computing / a_step + prompts) * replicas * width,
+        flops=2 * (work.prompt_tokens * body + work.sampled_tokens * (body + shape.head)),
+    )
+
+
 def iteration_times(
     recipe: Recipe,
     shape: LayerSizes,
@@ -102,77 +222,44 @@ def iteration_times(
       The engine's own work comes after that. The longest completion takes its steps one after the other.
     * FSDP2 gathers N weights in bf16 for forward and again for backward, and reduces N gradients in fp32, for each
       micro-batch. This runs beside the arithmetic, so the longer one counts.
+    * With `cpu_offload`, a process's share of these bytes also moves between GPU and host, and Adam reads and writes
+      28 bytes a weight in the host's memory. Nothing runs beside that.
     * Rows of an optimizer step that do not divide among the processes leave some of them idle.
     * The processes of a tensor group compute the same rows, and each the whole output head. They add the outputs of
       attention and feed-forward network in each forward pass, and the gradients of their inputs in each backward pass.
-      The arithmetic waits for that.
+      The arithmetic waits for that. So it does in an engine on several GPUs.
+
+    Engine and trainer share all GPUs, so `iterate_ahead` gains nothing here.
 
     Args:
         cache_bytes: KV cache of one engine on all of its GPUs.
         state_bytes: Training state that an iteration writes.
         token_seconds: The engine's own work for a token.
     """
-    gpu, world, group, shares = cluster.gpu, trainer.world, trainer.tensor_parallel, trainer.row_shares
-    body = shape.layers * shape.layer
-    context = work.prompt + work.completion / 2
-    forward = 2 * (work.trained_tokens * body + work.loss_tokens * shape.head * group)
-    forward += 4 * shape.queries * shape.layers * work.loss_tokens * context
-    passes = (4 if trainer.activation_checkpointing else 3) * work.epochs + work.forward_passes
-
-    rows_in_step = work.rows / work.steps
-    repeated = work.prompt / recipe.pack.row_size
-    rows_of_process = most_rows(rows_in_step, shares, recipe.pack.rows_multiple, repeated)
-    busy = rows_in_step / (shares * rows_of_process)
-    divided = rows_in_step / (shares * most_rows(rows_in_step, shares, world, repeated))
-    rows_in_micro = max(1, trainer.micro_batch_tokens // recipe.pack.row_size)
-    micros = work.steps * math.ceil(rows_of_process / rows_in_micro)
-    weights = shape.parameters
-    gathers = (2 if trainer.reshard_after_forward else 1) * work.epochs + work.forward_passes
-    moved = micros * weights / group * (_WIDTH * gathers + 4 * work.epochs) * (shares - 1) / shares
-    arithmetic = passes * forward / (world * busy * gpu.flops * TRAINING_SHARE)
-    exchange = moved / (cluster.between * LINK_SHARE)
-    sums = 2 * shape.layers * (passes - work.epochs)  # a backward pass costs two forward passes, but sums as often
-    summed = sums * 2 * (group - 1) / group * _WIDTH * shape.hidden * work.trained_tokens / (shares * busy)
-    summing = summed / (gpu.link * LINK_SHARE)
-    train = max(arithmetic, exchange) + summing
-
-    replicas = max(1, cluster.count // engine.tensor_parallel_size)
-    fleet = replicas * engine.tensor_parallel_size
-    fitting = max(1.0, cache_bytes / (cache_bytes_a_token(shape, _WIDTH) * (work.prompt + work.completion)))
-    at_once = min(engine.max_num_seqs, fitting, work.sampled / replicas)
-    rate = engine.tensor_parallel_size * gpu.bandwidth * DECODING_SHARE
-    cache_of_step = cache_bytes_a_token(shape, _WIDTH) * context * at_once
-    products = 2 * (body + shape.head) * at_once / (engine.tensor_parallel_size * gpu.flops * PREFILL_SHARE)
-    computing = max((_WIDTH * weights + cache_of_step) / rate, products)
-    a_step = computing + STEP_SECONDS + at_once * token_seconds
-    decoding = work.sampled_tokens / (replicas * at_once) * a_step
-    alone = _WIDTH * weights / rate + STEP_SECONDS + token_seconds
-    tail = max(0.0, recipe.sample.sampling.max_tokens * alone - decoding)
-    prefill = 2 * work.prompt_tokens * body / (fleet * gpu.flops * PREFILL_SHARE)
-    sample = decoding + prefill + tail
-
-    store = _WIDTH * weights * 2 + state_bytes
+    training = _training(recipe, shape, work, cluster, trainer)
+    sampling = _sampling(recipe, shape, work, cluster, engine, cache_bytes, token_seconds)
+    store = _WIDTH * shape.parameters * 2 + state_bytes
     if engine.takes_turns:  # the trainer reads its weights and its state again
-        store += _WIDTH * weights + state_bytes
+        store += _WIDTH * shape.parameters + state_bytes
     save = store / STORE_RATE
     parts = {
-        "decoding": decoding, "longest completion": tail, "prompts": prefill, "store": save,
-        "rows of a step" if busy < 0.6 else "training": arithmetic, "exchange of weights": exchange,
-        "sums of tensor groups": summing,
+        "decoding": sampling.decoding, "longest completion": sampling.tail, "prompts": sampling.prompts, "store": save,
+        "rows of a step" if training.busy < 0.6 else "training": training.arithmetic,
+        "exchange of weights": training.exchange, "sums of tensor groups": training.sums, "offload": training.offload,
     }  # fmt: skip
-    decoding_work = decoding * computing / a_step * fleet / cluster.count
-    work_s = decoding_work + prefill + min(arithmetic * busy, train) * world / cluster.count
-    across = moved if cluster.nodes > 1 else 0.0
+    total = sampling.seconds + training.seconds + save
+    work_s = sampling.work + training.arithmetic * training.busy * trainer.world
     return Times(
-        sample=sample,
-        train=train,
+        sample=sampling.seconds,
+        train=training.seconds,
         save=save,
-        idle=1 - min(1.0, work_s / (sample + train + save)),
-        lost=1 - busy,
-        lost_divided=1 - divided,
+        idle=1 - min(1.0, work_s / cluster.count / total),
+        lost=1 - training.busy,
+        row_shares=trainer.row_shares,
+        lost_divided=1 - training.divided,
         limit=max(parts, key=lambda name: parts[name]),
-        flops=passes * forward + 2 * (work.prompt_tokens * body + work.sampled_tokens * (body + shape.head)),
-        link_bytes=moved + summed,
-        network_bytes=across / cluster.per_node,
+        flops=training.flops + sampling.flops,
+        link_bytes=training.moved + training.summed,
+        network_bytes=(training.moved if cluster.nodes > 1 else 0.0) / cluster.per_node,
         store_bytes=store,
     )

@@ -97,6 +97,11 @@ class Work:
     epochs: int
     forward_passes: int
 
+    @property
+    def context(self) -> float:
+        """Mean number of tokens to which a token of a completion attends."""
+        return self.prompt + self.completion / 2
+
 
 def work_of(recipe: Recipe, completion: float | None = None, prompt: float | None = None) -> Work:
     """Returns the work of an iteration in which every group is trained on.

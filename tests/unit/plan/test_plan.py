@@ -142,6 +142,25 @@ def test_rows_of_a_step_leave_processes_idle() -> None:
     assert not four.settings.cpu_offload
 
 
+def test_offload_waits_for_the_host() -> None:
+    """One GPU keeps 14.77 billion weights on the host: 29 rows times 4 steps, and Adam once a step."""
+    recipe, weights = load_recipe("openpipe_14b"), 14_769_689_600
+    seconds = [
+        make_plan(recipe, load_profile("cuda", [f"trainer.cpu_offload={switch}"]), cluster("1x80")).given.times.train
+        for switch in ("false", "true")
+    ]
+    micros, bytes_a_weight = 29 * 4, 2 + 2 + 4  # gathered for forward and backward in bf16, gradients in fp32
+    moved, stepped = micros * weights * bytes_a_weight / 25e9, 29 * weights * 28 / 200e9
+    assert seconds[1] - seconds[0] == pytest.approx(moved + stepped)
+
+
+def test_an_engine_is_never_faster_than_its_own_work() -> None:
+    """A step of a small model takes at least 2 ms and 20 µs a sequence."""
+    recipe = load_recipe("smollm2", ["sample.sampling.max_tokens=4096"])
+    small = make_plan(recipe, load_profile("cuda"), cluster("1x80"), completion=256).given.times
+    assert 4096 * 2.02e-3 < small.sample < 4096 * 3e-3 and small.limit in ("decoding", "longest completion")
+
+
 def test_a_tensor_group_computes_the_same_rows_and_adds_its_sums() -> None:
     recipe, eight = load_recipe("openpipe_14b"), ["trainer.processes=8"]
     plans = [
