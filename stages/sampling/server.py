@@ -17,6 +17,10 @@ Reload: the output head keeps a copy of its weights that is packed for the CPU's
 embedding's tensor, a reload in place replaces the tensor but not the packed copy, and the engine continues with the old
 head without an error. Here the copy is packed again after every reload.
 
+Seeds: a prompt that does not fit into one step is read in several, and each samples a token that is thrown away. vLLM
+0.32 then winds the request's random generator back, which generators of CPUs refuse, so its core dies. Here the state
+of the generator is kept over such a step.
+
 Run this file as a script with the server's arguments, or as `python -m stages.sampling.server` to start an engine
 elsewhere. The flow never imports it.
 """
@@ -51,8 +55,8 @@ def fork_instead_of_spawn() -> None:
 def import_once(threads: int) -> None:
     """Imports the modules of the engine core before it is forked, and patches the worker for CPUs.
 
-    The patched worker sets its own thread count, ends with its parent, requests AMX and packs the output head again
-    after a reload.
+    The patched worker sets its own thread count, ends with its parent, requests AMX, packs the output head again after
+    a reload and keeps random generators over steps that read a part of a prompt.
 
     Args:
         threads: OpenMP threads of the worker.
@@ -88,10 +92,39 @@ def import_once(threads: int) -> None:
             if hasattr(module, "cpu_linear") and module.weight.numel() > 0:
                 dispatch_cpu_unquantized_gemm(module, remove_weight=False)
 
+    sample: Any = CPUModelRunner._sample  # pyright: ignore[reportPrivateUsage]
+    bookkeeping: Any = CPUModelRunner._bookkeeping_sync  # pyright: ignore[reportPrivateUsage]
+
+    def unfinished(runner: Any) -> dict[int, Any]:
+        """Returns the generators, by row, of the requests whose prompt is not read completely."""
+        generators: dict[int, Any] = runner.input_batch.generators
+        if not generators:
+            return {}
+        rows = runner.discard_request_mask.np[: runner.input_batch.num_reqs].nonzero()[0].tolist()
+        return {row: generators[row] for row in rows if row in generators}
+
+    def sample_and_restore(runner: Any, *arguments: Any, **keywords: Any) -> Any:
+        states = [(generator, generator.get_state()) for generator in unfinished(runner).values()]
+        output = sample(runner, *arguments, **keywords)
+        for generator, state in states:
+            generator.set_state(state)
+        return output
+
+    def bookkeeping_without_rewinding(runner: Any, *arguments: Any, **keywords: Any) -> Any:
+        restored, generators = unfinished(runner), runner.input_batch.generators
+        for row in restored:
+            del generators[row]
+        try:
+            return bookkeeping(runner, *arguments, **keywords)
+        finally:
+            generators.update(restored)
+
     # Inspect a model's class in this process instead of another one that imports everything.
     setattr(registry, "_run_in_subprocess", call)  # noqa: B010
     setattr(CPUWorker, "init_device", init_device_with_threads)  # noqa: B010
     setattr(CPUModelRunner, "reload_weights", reload_weights_and_head)  # noqa: B010
+    setattr(CPUModelRunner, "_sample", sample_and_restore)  # noqa: B010
+    setattr(CPUModelRunner, "_bookkeeping_sync", bookkeeping_without_rewinding)  # noqa: B010
 
 
 class EarlyStopWatch:

@@ -37,8 +37,10 @@ from tests.support.trainer_work import save_batch
 
 TEXTS = ["Who was it?", "Where?", write_call(["It was the cook"]), write_call(["It was the maid"]), "A: cook\nB: hall"]
 HARDWARE = EngineHardware(
-    max_num_seqs=64, kv_cache_gib=0.1, max_model_len=512, threads=1, replicas=1, dtype="float32", seed=3
-)
+    max_num_seqs=64, kv_cache_gib=0.1, max_model_len=512, threads=1, replicas=1, dtype="float32", seed=3,
+    max_num_batched_tokens=64,
+)  # fmt: skip
+"""A step computes 64 tokens at most, so most prompts are read in several."""
 CONFIG = SamplingConfig(samples_per_prompt=6, max_tokens=150, tool_calls=2)
 CPU = torch.device("cpu")
 
