@@ -8,7 +8,7 @@ from artifacts.errors import BadInputError
 from stages.environments import environment
 from stages.environments.corruption import (
     CorruptionConfig,
-    Kind,
+    CorruptionKind,
     SteppedText,
     corrupted,
     lengthened,
@@ -102,7 +102,7 @@ def test_names_are_swapped_with_their_kind_everywhere_at_once_and_as_whole_words
     ],
 )
 def test_what_a_corruption_leaves_of_derivations(
-    texts: list[tuple[str, Puzzle]], kind: Kind, share: float, exact: bool, same_steps: bool
+    texts: list[tuple[str, Puzzle]], kind: CorruptionKind, share: float, exact: bool, same_steps: bool
 ) -> None:
     seeds = [f"7/{number}" for number in range(len(texts))]
     config = CorruptionConfig(kind=kind, share=share)
