@@ -26,7 +26,7 @@ from stages.environments.reasoning_gym.refused import REFUSED
 from tests.support.bars import Bar, add_json_option, tell
 
 NONSENSE = ("banana", "6+6+6+6", "no answer at all", "[[]]")
-"""Answers that are wrong for every item of every task."""
+"""Answers that are wrong for every item whose right answer they do not contain."""
 MEMORY_BYTES = 4 << 30
 LIMIT_S = 120.0
 """Seconds by the clock after which a generator counts as one that hangs."""
@@ -64,7 +64,7 @@ def measure(task: str, items: int, seconds: float) -> dict[str, Any]:
         wrong_kinds = {type(part).__name__ for pair in texts for part in pair} - {"str"}
         if wrong_kinds:
             return {**figures, "fails": f"an item's question or answer is of type {', '.join(sorted(wrong_kinds))}"}
-        entries = [json.dumps(item) for item in drawn]
+        entries = [json.dumps(item, default=str) for item in drawn]
     except Exception as error:
         return {**figures, "fails": first_line(error)}
     started = time.process_time()
@@ -76,6 +76,12 @@ def measure(task: str, items: int, seconds: float) -> dict[str, Any]:
         for _, other in texts[:8]
         if other != answer
     ]
+    wrong = [
+        (words, entry)
+        for words in NONSENSE
+        for (_, gold), entry in zip(texts, entries, strict=True)
+        if gold.strip() not in words
+    ]
     partial = {
         "sentence": max(
             scored(task, f"I think that it is {gold}", entry) for (_, gold), entry in zip(texts, entries, strict=True)
@@ -83,7 +89,7 @@ def measure(task: str, items: int, seconds: float) -> dict[str, Any]:
         "half": max(
             scored(task, gold[: len(gold) // 2], entry) for (_, gold), entry in zip(texts, entries, strict=True)
         ),
-        "nonsense": max(scored(task, words, entry) for words in NONSENSE for entry in entries),
+        "nonsense": max((scored(task, words, entry) for words, entry in wrong), default=0.0),
     }
     figures |= {
         "items": len(drawn),
@@ -100,7 +106,7 @@ def measure(task: str, items: int, seconds: float) -> dict[str, Any]:
         share = sum(item < 1.0 for item in right) / len(right)
         figures["fails"] = f"{share:.0%} of its right answers do not get a full score"
     elif partial["nonsense"] == 1.0:
-        words = next(words for words in NONSENSE for entry in entries if scored(task, words, entry) == 1.0)
+        words = next(words for words, entry in wrong if scored(task, words, entry) == 1.0)
         figures["fails"] = f"its scorer accepts {words!r}"
     return figures
 

@@ -78,7 +78,8 @@ class ReasoningGym:
                 "partial_credit": config.partial_credit,
                 "release": config.release,
             }
-            item = json.dumps({**settings, "entry": made}, ensure_ascii=False, allow_nan=False)
+            # gsm_symbolic has fractions among its metadata, which its scorer does not read
+            item = json.dumps({**settings, "entry": made}, ensure_ascii=False, allow_nan=False, default=str)
         except CpuLimitError as error:
             raise _unusable(where, f"its generator took more than {_MAKING_S:g} s of CPU time") from error
         except Exception as error:  # third-party code may raise anything

@@ -58,13 +58,12 @@ EVALUATED = {
     "spiral_matrix": _is_literal,
     "string_insertion": _is_literal,
     "countdown": _is_arithmetic,
-    "intermediate_integration": _is_formula,
     "simple_integration": _is_formula,
 }
 """Tasks whose scorer evaluates the answer as Python, each with a function that tests whether an answer is harmless."""
 
 
-_WHOLE = frozenset({"acre", "gsm_symbolic", "list_functions", "word_ladder"})
+_WHOLE = frozenset({"acre", "gsm_symbolic"})
 """Tasks whose generator prepares all items at once, or limits their number; each item comes from a new generator."""
 _WHOLE_SIZE = 10
 
