@@ -5,7 +5,7 @@ weights; the plan of the same step on the CPU must agree within 10%. The output 
 and, with `--saved`, the memory and the traffic of processes that save a model.
 
 `--only time [--sizes 20M ...]` takes none of these steps. It runs iterations of models of three sizes on this CPU, and
-compares their seconds in engine and trainer with the plan's, whose data sheet has the rates that this machine reaches.
+compares their seconds in engine and trainer with the plan's, whose data sheet follows from rates measured here.
 A smaller model than these tells what a token costs the engine besides arithmetic. No model is warm-started, because
 short answers would leave little but fixed costs to compare.
 """
@@ -156,13 +156,20 @@ ITERATION = 2
 """The iteration that counts: the first one starts the engine and the trainer."""
 
 
+PRODUCTS_SHARE = 0.8
+"""Share of a data sheet's FLOP/s that the fastest matrix products reach. The plan's own shares are of the data sheet.
+
+An H100 SXM reaches 794.5 of 989 TFLOP/s ("Maximum Achievable Matmul FLOPS", S. Bekman, Machine Learning Engineering).
+"""
+
+
 def machine_as_gpu() -> Gpu:
-    """Returns this machine's data sheet: bf16 products on all cores and the triad, each the best of several."""
+    """Returns this machine's data sheet, from bf16 products on all cores and the triad, each the best of several."""
     from tests.support.trainer_work import matmul_peak
 
     rate = 1e9 * measured_machine()["memory_gb_per_s"]
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return Gpu("CPU", 0, memory, matmul_peak(), rate, rate, rate)
+    return Gpu("CPU", 0, memory, matmul_peak() / PRODUCTS_SHARE, rate, rate, rate)
 
 
 def time_iteration(sizes: dict[str, int], gpu: Gpu, token_seconds: float) -> dict[str, Any]:
@@ -326,7 +333,7 @@ def time_bars(timed: dict[str, dict[str, Any]]) -> list[Bar]:
 
 def show_times(machine: dict[str, Any], timed: dict[str, dict[str, Any]]) -> None:
     """Prints the rates of the machine, and a line for each model."""
-    rates = f"{machine['flops'] / 1e9:.0f} GFLOP/s in bf16, {machine['bandwidth'] / 1e9:.1f} GB/s"
+    rates = f"{PRODUCTS_SHARE * machine['flops'] / 1e9:.0f} GFLOP/s in bf16, {machine['bandwidth'] / 1e9:.1f} GB/s"
     print(f"this machine: {rates}, {1e6 * machine['token_seconds']:.0f} µs a sampled token")
     for size, row in timed.items():
         plan, seen = row["planned"], row["measured"]
