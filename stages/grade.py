@@ -317,7 +317,7 @@ def _supervised(
     ]
     by_tool = sampled[BY_TOOL].to_list() if BY_TOOL in sampled.columns else [None] * len(keys)
     own = {
-        i: by_token[i] if marks is None else by_token[i][~np.array(marks)]
+        i: by_token[i] if marks is None else by_token[i][~np.array(marks, np.bool_)]
         for i, marks in enumerate(by_tool)
         if i in by_token
     }

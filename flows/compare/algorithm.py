@@ -8,7 +8,8 @@ These settings come from the published recipe:
   temperature of the base recipe, unless the published loss has one of its own (`temperature_of`);
 * the reference of the KL term (`finetune.reference`, `reference_iterations`, `reference_decay`);
 * the treatment of groups without a signal (`pack.uniform_groups`, `sample.resample`; at most 2 further rounds);
-* the marks of right completions (`pack.mark_right`), which a loss may need.
+* the completions to train on (`pack.completions`), and the marks of right ones (`pack.mark_right`), which a loss may
+  need.
 
 All other settings come from the base recipe, because they belong to its model and its task: rewards and grader,
 learning rate, optimizer and passes, row size, number of updates, trained parameters, and all sizes.
@@ -20,7 +21,7 @@ from flows.config.recipe import Recipe
 
 TAKEN = (
     "grade.advantage", "finetune.loss", "finetune.reference", "finetune.reference_iterations",
-    "finetune.reference_decay", "pack.uniform_groups", "pack.mark_right",
+    "finetune.reference_decay", "pack.uniform_groups", "pack.completions", "pack.mark_right",
     "sample.resample",
 )  # fmt: skip
 """Settings that come from the published recipe."""

@@ -121,7 +121,7 @@ def teach(
     prompts = teacher_prompts(config, train, set(completions["puzzle_id"]))
     logprobs = _scored(ctx, teacher, completions, prompts)
     verdicts = [
-        Verdicts.of(told, np.array(sampler), None if marks is None else np.array(marks), config)
+        Verdicts.of(told, np.array(sampler), None if marks is None else np.array(marks, np.bool_), config)
         for told, sampler, marks in zip(
             logprobs, completions["sampler_logprobs"].to_list(), _marks(completions), strict=True
         )

@@ -2,7 +2,7 @@
 
 A seed is a warm start of its own (other puzzles, another model), from which three runs learn with equal samples:
 
-* `process`: the recipe, in which every statement and every answer has a reward of its own;
+* `process`: the recipe, in which every statement has a reward of its own, beside that of wholly right answers;
 * `outcome`: the same reward for all tokens of a completion: the share of right answers, and whether all are right;
 * `rejection`: cross-entropy on the completions whose answers are all right (rejection-sampled fine-tuning).
 
@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -100,8 +101,10 @@ def transfer(seed: int, options: argparse.Namespace, store: str) -> dict[str, di
 
 
 def figures(document: dict[str, Any]) -> dict[str, float]:
-    """The figures of one run: percentages, statements an answer, and the wall time of the command in seconds."""
-    row: dict[str, float] = {"wall_s": document["wall_s"], "promoted": document["promoted"]["iteration"]}
+    """The figures of one run: percentages, statements an answer, and its wall time in seconds if it ran in one go."""
+    row: dict[str, float] = {"promoted": document["promoted"]["iteration"]}
+    if not document["resumed"]:
+        row["wall_s"] = document["wall_s"]
     for when in ("before", "after"):
         for mode in ("sampled", "greedy"):
             measured = document["test"][when][mode]
@@ -113,12 +116,17 @@ def figures(document: dict[str, Any]) -> dict[str, float]:
     return row
 
 
+def gains(rows: Sequence[dict[str, float]], key: str) -> list[float]:
+    """What each run gained in a figure."""
+    return [row[f"{key}_after"] - row[f"{key}_before"] for row in rows]
+
+
 def interval(values: Sequence[float]) -> str:
     """The mean of some seeds with half of its 95% interval by Student's t."""
     if len(values) == 1:
-        return f"{values[0]:.1f}"
+        return f"{values[0]:+.2f}"
     half = t_quantile(0.025, len(values) - 1) * standard_error(values)
-    return f"{statistics.mean(values):.1f} ± {half:.1f}"
+    return f"{statistics.mean(values):+.2f} ± {half:.2f}"
 
 
 def bars(rows: dict[str, dict[str, dict[str, float]]]) -> list[Bar]:
@@ -126,11 +134,11 @@ def bars(rows: dict[str, dict[str, dict[str, float]]]) -> list[Bar]:
     process = [arms["process"] for arms in rows.values() if "process" in arms]
     if not process:
         return []
-    sampled = [row["sampled_exact_after"] - row["sampled_exact_before"] for row in process]
-    greedy = [row["greedy_exact_after"] - row["greedy_exact_before"] for row in process]
+    sampled, greedy = gains(process, "sampled_exact"), gains(process, "greedy_exact")
     fewer = [1 - row["sampled_contradicted_after"] / row["sampled_contradicted_before"] for row in process]
     after = statistics.mean(row["greedy_exact_after"] for row in process)
-    return [
+    seconds = [row["wall_s"] for row in process if "wall_s" in row]
+    held = [
         Bar.at_least("all right, greedy, after, mean, %", after, EXACT_BAR),
         Bar.at_least("gain of all right, sampled, mean, points", statistics.mean(sampled), GAIN_BAR),
         Bar.at_least("gain of all right, sampled, least of the seeds, points", min(sampled), 0.0),
@@ -138,8 +146,10 @@ def bars(rows: dict[str, dict[str, dict[str, float]]]) -> list[Bar]:
         Bar.at_least(
             "contradicted statements an answer, share that went, mean", statistics.mean(fewer), CONTRADICTED_BAR
         ),
-        Bar.at_most("seconds of a whole run, longest", max(row["wall_s"] for row in process), WALL_BAR_S),
     ]
+    if seconds:
+        held.append(Bar.at_most("seconds of a whole run, longest", max(seconds), WALL_BAR_S))
+    return held
 
 
 def show(
@@ -157,16 +167,25 @@ def show(
     for seed, arms in seeds.items():
         for arm, row in arms.items():
             cells = [f"{row[f'{key}_before']:.1f} -> {row[f'{key}_after']:.1f}" for key in shown.values()]
-            table.add_row(seed, arm, *cells, f"{row['promoted']:.0f}", f"{row['wall_s']:.0f}")
+            table.add_row(
+                seed, arm, *cells, f"{row['promoted']:.0f}", f"{row['wall_s']:.0f}" if "wall_s" in row else ""
+            )
     console.print(table)
     for arm in ARMS:
         of_arm = [arms[arm] for arms in seeds.values() if arm in arms]
         if of_arm:
-            gains = [
-                f"{name} {interval([row[f'{key}_after'] - row[f'{key}_before'] for row in of_arm])}"
+            cells = [f"{name} {interval(gains(of_arm, key))}" for name, key in shown.items()]
+            console.print(f"{arm}, gain over {len(of_arm)} seeds: {'; '.join(cells)}")
+    first, *others = ARMS
+    for arm in others:
+        both = [(arms[first], arms[arm]) for arms in seeds.values() if first in arms and arm in arms]
+        if both:
+            of_first, of_arm = zip(*both, strict=True)
+            cells = [
+                f"{name} {interval(np.subtract(gains(of_first, key), gains(of_arm, key)).tolist())}"
                 for name, key in shown.items()
             ]
-            console.print(f"{arm}, gain over {len(of_arm)} seeds: {'; '.join(gains)}")
+            console.print(f"gain of {first} minus that of {arm}, over {len(both)} seeds: {'; '.join(cells)}")
     for seed, of_seed in transfer.items():
         for board, row in of_seed.items():
             values = ", ".join(f"{name.replace('_', ', ')} {value:.1f}" for name, value in row.items())

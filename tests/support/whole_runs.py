@@ -36,15 +36,17 @@ def train(
 ) -> dict[str, Any]:
     """Runs a recipe with changes; returns the command's document, with the wall time in seconds as `wall_s`.
 
-    Exits the benchmark if the run fails; its messages stand on stderr.
+    `resumed` tells whether an earlier command had begun the run, so that `wall_s` is the time of the rest. Exits the
+    benchmark if the run fails; its messages stand on stderr.
     """
+    resumed = Store.open(store).exists(RunLayout(run).recipe)
     print(f"{run} ...", file=sys.stderr, flush=True)
     options = ["--recipe", recipe, "--run", run, "--store", store, "--profile", profile]
     options += [word for setting in settings for word in ("--set", setting)]
     options += [word for setting in profile_settings for word in ("--set-profile", setting)]
     started = time.perf_counter()
     document = deerstalker("train", *options)
-    return {**document, "wall_s": time.perf_counter() - started}
+    return {**document, "wall_s": time.perf_counter() - started, "resumed": resumed}
 
 
 def from_warm_start(run: str, store: str) -> list[str]:

@@ -57,6 +57,20 @@ def test_a_recipe_for_another_scale_brings_its_algorithm_only(own: Recipe, name:
     assert chosen.recipe.finetune.loss.constant_tokens == (longest if name == "dr_grpo" else None)
 
 
+def test_a_candidate_trains_on_the_completions_of_its_own_recipe(tmp_path: Path) -> None:
+    """Cross-entropy on all completions would imitate the wrong ones, and DAPO on right ones only has no contrast."""
+    imitates = ["pack.completions=right", "pack.uniform_groups=kept", "finetune.loss.kind=cross_entropy"]
+    file = tmp_path / "imitates.toml"
+    file.write_text(
+        'title = "x"\niterations = 1\nmodel = { source = "scratch", hidden = 64 }\n'
+        'pack = { completions = "right", uniform_groups = "kept" }\nfinetune.loss.kind = "cross_entropy"\n'
+    )
+    chosen = candidate(QUICKSTART, str(file))
+    assert (chosen.taken, chosen.recipe.pack.completions) == ("algorithm", "right")
+    assert chosen.laid_over(QUICKSTART)["pack.completions"] == "right"
+    assert candidate(load_recipe("quickstart", imitates), "dapo").recipe.pack.completions == "all"
+
+
 def test_groups_of_equal_accuracy_are_left_out_where_the_candidate_alone_resamples() -> None:
     assert candidate(QUICKSTART, "dapo").mixed_only
     assert not candidate(QUICKSTART, "grpo").mixed_only
