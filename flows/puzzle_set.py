@@ -6,7 +6,7 @@ from pydantic import Field
 from artifacts.config import Config
 from artifacts.documents.document import Document
 from artifacts.store.store import Store
-from flows.config.recipes import load_profile
+from flows.config.recipes import load_profile, located_beside
 from flows.inputs.models import fetched
 from flows.inputs.puzzle_sets import publish_set
 from flows.lookup.checkpoints import check_checkpoint
@@ -53,7 +53,7 @@ def make_puzzles(request: PuzzleSetRequest) -> PuzzleSet:
         if request.tokenizer is not None:
             check_checkpoint(request.tokenizer, store)  # fails now instead of after hours of drawing
         stages.live.opened(f"{request.puzzles.total} puzzles, seed {request.puzzles.seed}, into {store.url}")
-        puzzles = publish_set(stages, request.puzzles)
+        puzzles = publish_set(stages, located_beside("", request.puzzles))
         tokenizer = None if request.tokenizer is None else fetched(stages, request.tokenizer, puzzles)
         page = write_report(stages, puzzles, length_measure(stages, tokenizer, request.tokenizer))
         return PuzzleSet(artifact=puzzles.as_json(), report=f"{store.url}/{page}")

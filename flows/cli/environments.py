@@ -132,6 +132,7 @@ def _items(name: str, count: int, level: str | None, seed: int) -> "list[Any]":
     from stages.environments.capabilities import HasLevels, Lists, needs
     from stages.environments.config import GeneratorConfig
     from stages.environments.generate import generate_nth
+    from stages.environments.reasoning_gym.config import PREFIX
     from stages.prepare import PrepareConfig
 
     if (word := name.partition(":")[0]) in _IN_A_RECIPE:
@@ -145,7 +146,8 @@ def _items(name: str, count: int, level: str | None, seed: int) -> "list[Any]":
     else:
         if environment.kind_of(name) == name:
             environment.get(name)  # refuses an unknown name
-        settings = {"environment": name, **({"level": level} if level is not None else {})}
+        chosen = int(level) if level is not None and word == PREFIX and level.isdecimal() else level
+        settings = {"environment": name, **({} if chosen is None else {"level": chosen})}
         config = validate(PrepareConfig, {"puzzle": settings}, "environments try").puzzle
     if isinstance(config, GeneratorConfig):
         return [generate_nth(cast(environment.Named, config), seed, number) for number in range(count)]

@@ -7,8 +7,9 @@ from flows.config.recipe import Recipe
 from flows.config.settings import load_settings, overridden, settings_names, validate
 from stages.context import Profile
 from stages.environments.config import SourceConfig
+from stages.prepare import PrepareConfig
 
-__all__ = ["load_profile", "load_recipe", "overridden", "recipe_names", "validate"]
+__all__ = ["load_profile", "load_recipe", "located_beside", "overridden", "recipe_names", "validate"]
 
 
 def recipe_names() -> list[str]:
@@ -27,11 +28,23 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
             file beside the recipe.
     """
     recipe = load_settings(Recipe, "recipes", name, overrides)
-    if not isinstance(recipe.puzzles.puzzle, SourceConfig):
-        return recipe
+    return recipe.model_copy(update={"puzzles": located_beside(name, recipe.puzzles)})
+
+
+def located_beside(name: str, puzzles: PrepareConfig) -> PrepareConfig:
+    """Returns the settings of a puzzle set with the facts of its source, whose file stands beside a settings file.
+
+    Args:
+        name: Name or path of the settings file; the files of a name are in the working folder.
+        puzzles: The settings in it.
+
+    Raises:
+        BadInputError: There is no such file or package.
+    """
+    if not isinstance(puzzles.puzzle, SourceConfig):
+        return puzzles
     folder = Path(name).parent if name.endswith(".toml") else Path()
-    puzzles = recipe.puzzles.model_copy(update={"puzzle": recipe.puzzles.puzzle.located(folder)})
-    return recipe.model_copy(update={"puzzles": puzzles})
+    return puzzles.model_copy(update={"puzzle": puzzles.puzzle.located(folder)})
 
 
 def load_profile(name: str, overrides: Sequence[str] = ()) -> Profile:

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from artifacts.config import Config
 from artifacts.errors import BadInputError
+from flows.config.recipes import located_beside
 from flows.config.settings import load_settings, settings_names
 from stages.prepare import PrepareConfig
 
@@ -33,9 +34,11 @@ def load_suite(name: str) -> Suite:
     """Loads a suite by name or by path of a TOML file.
 
     Raises:
-        BadInputError: No such suite, broken TOML, an unknown key, or a package of an environment is not installed.
+        BadInputError: No such suite, broken TOML, an unknown key, no such file beside the suite, or a package of an
+            environment is not installed.
     """
-    return load_settings(Suite, "suites", name, ())
+    suite = load_settings(Suite, "suites", name, ())
+    return suite.model_copy(update={"puzzles": located_beside(name, suite.puzzles)})
 
 
 def required_suite(suite: str | None) -> str:

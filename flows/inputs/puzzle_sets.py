@@ -51,6 +51,10 @@ def publish_set(stages: Stages, config: PrepareConfig, name: str = "set") -> Ref
     return stages.run(prepare, config, out=out)
 
 
+_CONTENT = ("sha256", "math_verify")
+"""What the identity of a set names beside its config: the file's content and what reads it."""
+
+
 def made_from_a_lost_file(config: PrepareConfig, store: Store) -> Ref[Puzzles] | None:
     """Returns the set last made from a local file of questions that is missing; None if the file exists or no set does.
 
@@ -73,7 +77,7 @@ def made_from_a_lost_file(config: PrepareConfig, store: Store) -> Ref[Puzzles] |
         item
         for item in sets
         if item.manifest.facts.get("file") == location
-        and {**settings, "sha256": item.manifest.identity.config.get("sha256")} == item.manifest.identity.config
+        and settings == {name: value for name, value in item.manifest.identity.config.items() if name not in _CONTENT}
     ]
     newest = max(same, key=lambda item: item.manifest.made_at, default=None)
     return None if newest is None else newest.ref

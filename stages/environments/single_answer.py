@@ -36,16 +36,20 @@ def single_item(
     )
 
 
-def single_grade(words: str | None, accuracy: float, note: str = "") -> Graded:
+def single_grade(words: str | None, accuracy: float, note: str = "", *, value: str | None = None) -> Graded:
     """Returns the grade of the only answer, which is right if its accuracy is 1.
 
     Args:
         words: The answer as it was read; None if there is none.
         accuracy: From 0 to 1.
         note: Why the answer could not be compared (see `Parsed.note`); empty if it was.
+        value: What equal answers have in common; None: their words.
     """
     kept, right = None if words is None else words[:_KEPT_CHARACTERS], accuracy >= 1.0
-    return Graded(accuracy, right, {ANSWER: Parsed(kept, None if note else kept, right, note)})
+    value = None if note else words if value is None else value
+    if value is not None and len(value) > _KEPT_CHARACTERS:  # values that begin alike stay different
+        value = f"{value[:_KEPT_CHARACTERS]} {hashlib.sha256(value.encode()).hexdigest()[:12]}"
+    return Graded(accuracy, right, {ANSWER: Parsed(kept, value, right, note)})
 
 
 def between_tags(text: str, start: int = 0) -> tuple[int, int] | None:

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
+from multiprocessing.forkserver import ensure_running
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
@@ -18,6 +19,7 @@ from stages.processes.scratch import own
 _folder_locks: dict[Path, int] = {}
 """Locks of temporary folders by path; this process holds them until it ends."""
 _folder_locks_guard = threading.Lock()
+_HASH_SEED = "PYTHONHASHSEED"
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -158,12 +160,27 @@ def start_worker(serve: Callable[..., None], *arguments: Any) -> tuple[BaseProce
     This process has threads, so it must not fork; the fork server ends when this process does.
     """
     _own_temporary_folder()
+    _start_fork_server()
     context = multiprocessing.get_context("forkserver")
     pipe, child_end = context.Pipe()
     process = context.Process(target=serve, args=(child_end, *arguments), daemon=True)
     process.start()
     child_end.close()  # so that the pipe ends when the child dies
     return process, pipe
+
+
+def _start_fork_server() -> None:
+    """Starts the fork server, unless it runs, so that sets of texts have the same order in the workers of every run.
+
+    The code of a user that makes items may go through a set. Other child processes keep their own order.
+    """
+    if _HASH_SEED in os.environ:
+        return
+    os.environ[_HASH_SEED] = "0"
+    try:
+        ensure_running()
+    finally:
+        os.environ.pop(_HASH_SEED, None)
 
 
 def _own_temporary_folder() -> None:

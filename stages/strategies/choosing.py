@@ -88,23 +88,23 @@ def majority_of_letters(samples: pl.DataFrame, votes: pl.DataFrame, k: int) -> p
     """Returns the accuracy of voting on each question by itself: `puzzle_id`, `accuracy`, `exact`.
 
     A puzzle's figures are means over the disjoint blocks of k consecutive samples, so they are unbiased for k samples.
-    A question without a vote is wrong. The answers to different questions may contradict one another.
+    A question without a vote is wrong; without any vote, the first sample answers. The answers to different questions
+    may contradict one another.
 
     Args:
-        samples: Columns `puzzle_id`, `sample`, `score`, one row a sample; samples are numbered from 0.
+        samples: Columns `puzzle_id`, `sample`, `score`, `accuracy` and `exact`, one row a sample; samples are numbered
+            from 0.
         votes: As `read_votes` returns them.
         k: Number of samples that vote.
     """
     scored = _in_blocks(votes.join(samples.select("puzzle_id", "sample", "score"), on=["puzzle_id", "sample"]), k)
     questions = votes.group_by("puzzle_id").agg(pl.col("question").n_unique().alias("questions"))
     winners = elected(scored, ("puzzle_id", "block", "question")).join(questions, on="puzzle_id")
-    blocks = _in_blocks(samples, k).select("puzzle_id", "block").unique(maintain_order=True)
     by_block = winners.group_by("puzzle_id", "block").agg(
         (pl.col("right").sum() / pl.col("questions").first()).alias("accuracy"),
         (pl.col("right").sum() == pl.col("questions").first()).cast(pl.Float64).alias("exact"),
     )
-    joined = blocks.join(by_block, on=["puzzle_id", "block"], how="left", maintain_order="left").fill_null(0.0)
-    return _over_blocks(joined)
+    return _or_first(_in_blocks(samples, k), by_block)
 
 
 def majority_of_answers(samples: pl.DataFrame, votes: pl.DataFrame, k: int) -> pl.DataFrame:
@@ -121,12 +121,21 @@ def majority_of_answers(samples: pl.DataFrame, votes: pl.DataFrame, k: int) -> p
         .with_columns(pl.when("read").then("value").alias("value"))
     )
     blocks = _in_blocks(samples.join(whole, on=["puzzle_id", "sample"], how="left", maintain_order="left"), k)
-    groups = ("puzzle_id", "block")
-    first = blocks.unique(groups, keep="first", maintain_order=True).select(*groups, "accuracy", "exact")
-    chosen = elected(blocks, groups).select(*groups, "accuracy", "exact")
-    joined = first.join(chosen, on=groups, how="left", suffix="_chosen", maintain_order="left")
+    return _or_first(blocks, elected(blocks, _BLOCK))
+
+
+_BLOCK = ("puzzle_id", "block")
+
+
+def _or_first(blocks: pl.DataFrame, chosen: pl.DataFrame) -> pl.DataFrame:
+    """Returns means over the blocks of what was chosen in each, or of its first sample if nothing was."""
+    first = blocks.unique(_BLOCK, keep="first", maintain_order=True)
+    figures = pl.col("accuracy", "exact").cast(pl.Float64)
+    joined = first.select(*_BLOCK, figures).join(
+        chosen.select(*_BLOCK, figures), on=_BLOCK, how="left", suffix="_chosen", maintain_order="left"
+    )
     return _over_blocks(
-        joined.select(*groups, *(pl.coalesce(f"{name}_chosen", name).alias(name) for name in ("accuracy", "exact")))
+        joined.select(*_BLOCK, *(pl.coalesce(f"{name}_chosen", name).alias(name) for name in ("accuracy", "exact")))
     )
 
 

@@ -43,6 +43,10 @@ class Wild:
             case "random": return random.SystemRandom().random()
         return 0.0
 
+class Sets(Wild):
+    def items(self, count, seed):
+        return [{"prompt": f"{i} {word}"} for i, word in enumerate({f"w{number}" for number in range(count)})]
+
 class Few(Wild):
     def items(self, count, seed):
         return [{"prompt": f"p{number % 5}"} for number in range(count)]

@@ -18,6 +18,8 @@ from stages.processes.limited_calls import CallResult, LimitedCalls
 
 _THINK_END_LINE = "\n</think>\n"
 _SHOWN_PROBLEMS = 5
+_FIRST_RELEASE = "0.9.0"
+"""The release of math-verify whose sets have no release in their identity."""
 
 
 class Maths:
@@ -91,7 +93,16 @@ class Maths:
 
 
 class ProblemSource(QuestionSource[MathsConfig]):
-    """The content of a file of problems."""
+    """The content of a file of problems.
+
+    Args:
+        config: The file's path and columns.
+    """
+
+    def __init__(self, config: MathsConfig) -> None:
+        super().__init__(config)
+        if (release := installed_release()) != _FIRST_RELEASE:
+            self.identity["math_verify"] = release
 
     def items(self, sizes: Mapping[str, int], seed: int) -> Items:
         """Returns the problems of each split (see `question_file.choice.choose_questions`).

@@ -47,7 +47,9 @@ class QuestionFile:
         said = read_answer(text, self._grader, self._pattern)
         gold = read_gold(puzzle.solution[ANSWER], self._grader)
         right = said is not None and gold is not None and said.value == gold.value
-        return single_grade(None, 0.0, MISSING) if said is None else single_grade(said.words, float(right))
+        if said is None:
+            return single_grade(None, 0.0, MISSING)
+        return single_grade(said.words, float(right), value=str(said.value))
 
     def answer_ends(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> dict[str, int]:
         """Returns the number of characters up to the end of the answer; empty if there is none."""

@@ -58,13 +58,22 @@ EVALUATED = {
     "spiral_matrix": _is_literal,
     "string_insertion": _is_literal,
     "countdown": _is_arithmetic,
+    "puzzle24": _is_arithmetic,
+    "intermediate_integration": _is_formula,
+    "polynomial_multiplication": _is_formula,
     "simple_integration": _is_formula,
 }
-"""Tasks whose scorer evaluates the answer as Python, each with a function that tests whether an answer is harmless."""
+"""Tasks whose scorer evaluates the answer as Python, each with a function that tests whether an answer is harmless.
+
+Refused tasks are among them: items that are stored already are still graded.
+"""
 
 
-_WHOLE = frozenset({"acre", "gsm_symbolic"})
-"""Tasks whose generator prepares all items at once, or limits their number; each item comes from a new generator."""
+_WHOLE = frozenset({"acre", "gsm_symbolic", "list_functions", "word_ladder"})
+"""Tasks whose generator prepares all items at once, or limits their number; each item comes from a new generator.
+
+The last two are refused today, but items that are stored already are still graded.
+"""
 _WHOLE_SIZE = 10
 
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from artifacts.documents.parsing import text_problem
 from artifacts.errors import BadInputError
 from stages.environments.capabilities import Items
-from stages.environments.puzzle import Graded, Grader, Puzzle
+from stages.environments.puzzle import Graded, Grader, Parsed, Puzzle
 from stages.environments.single_answer import ANSWER, ITEM, single_grade, single_item
 from stages.environments.user_code.config import FunctionConfig, PackageConfig, changed, digest_of, file_of
 from stages.processes.limited_calls import CallResult, LimitedCalls, LoadError
@@ -203,7 +203,8 @@ def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
 def _graded(outcome: CallResult) -> Graded:
     if outcome.failure is not None:
         return single_grade(None, 0.0, outcome.failure)
-    return single_grade(f"score {outcome.value:g}", outcome.value)
+    words, right = f"score {outcome.value:g}", outcome.value >= 1.0
+    return Graded(outcome.value, right, {ANSWER: Parsed(words, None, right)})  # what was answered is not known
 
 
 @lru_cache(maxsize=64)

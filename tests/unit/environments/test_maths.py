@@ -19,7 +19,7 @@ from stages.environments.maths.config import MathsConfig, golds_of
 from stages.environments.maths.environment import Maths, maths
 from stages.environments.puzzle import Puzzle
 from stages.environments.tables import graders_of, to_table, unread_counts
-from stages.prepare import source_of
+from stages.prepare import PrepareConfig, identity_of, source_of
 from stages.processes.limited_calls import LimitedCalls
 from tests.support.maths_pairs import PAIRS
 
@@ -96,6 +96,14 @@ def test_an_unknown_rule_is_refused(name: str) -> None:
 def test_problems_read_for_another_release_are_not_graded() -> None:
     with pytest.raises(BadInputError, match=r"0\.9\.0 is installed; expected math-verify 0\.8\.1.*pip install"):
         maths("maths:last_box:cut:0.8.1").grade(r"\boxed{4}", problem("4"))
+
+
+def test_another_release_makes_another_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may read other answers, and its grades are another environment's."""
+    config = PrepareConfig(puzzle=file_of(tmp_path, 1, 2, 3), train=1, val=1, test=1)
+    before = identity_of(config)
+    monkeypatch.setattr("stages.environments.maths.environment.installed_release", lambda: "0.9.1")
+    assert identity_of(config) != before
 
 
 @pytest.mark.parametrize(

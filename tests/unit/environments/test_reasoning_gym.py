@@ -26,7 +26,7 @@ from stages.environments.puzzle import Puzzle
 from stages.environments.reasoning_gym import release
 from stages.environments.reasoning_gym.config import ReasoningGymConfig
 from stages.environments.reasoning_gym.environment import ReasoningGym, read_answer
-from stages.environments.reasoning_gym.generators import EVALUATED, is_scorable
+from stages.environments.reasoning_gym.generators import EVALUATED, entry_at, is_scorable, score
 from stages.environments.reasoning_gym.refused import REFUSED
 from stages.environments.tables import from_table, to_table
 from stages.prepare import PrepareConfig
@@ -170,7 +170,7 @@ ATTACKS = (
 
 
 @needs_package
-@pytest.mark.parametrize("task", sorted(EVALUATED))
+@pytest.mark.parametrize("task", sorted(EVALUATED.keys() - REFUSED.keys()))
 def test_an_answer_is_never_run(task: str, tmp_path: Path) -> None:
     puzzle, path = item(task), tmp_path / "touched"
     for attack in ATTACKS:
@@ -178,6 +178,19 @@ def test_an_answer_is_never_run(task: str, tmp_path: Path) -> None:
         assert graded(text, puzzle)[:2] == (0.0, False)
         assert not path.exists(), attack
     assert graded(ReasoningGym(puzzle.environment).write_answer(puzzle), puzzle)[:2] == (1.0, True)
+
+
+@pytest.mark.parametrize("task", sorted(EVALUATED.keys() & REFUSED.keys()))
+def test_stored_items_of_a_refused_task_are_graded_without_running_an_answer(task: str) -> None:
+    assert not any(is_scorable(task, attack) for attack in ATTACKS)
+
+
+@needs_package
+@pytest.mark.parametrize("task", ["list_functions", "word_ladder"])
+def test_stored_items_of_a_task_that_was_refused_later_keep_their_grades(task: str) -> None:
+    entry = entry_at(task, None, {}, 5)
+    assert score(task, None, {}, entry["answer"], json.dumps(entry)) == 1.0
+    assert score(task, None, {}, "no such answer", json.dumps(entry)) < 1.0
 
 
 @needs_package
@@ -190,9 +203,7 @@ def test_every_scorer_that_evaluates_answers_is_guarded() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in _EVALUATORS and node.args:
                 evaluated.setdefault(path.stem, set()).add(ast.unparse(node.args[0]))
-    refused = {"puzzle24", "polynomial_multiplication", "intermediate_integration"}
-    assert refused <= REFUSED.keys()
-    assert {module for module, texts in evaluated.items() if "answer" in texts} == EVALUATED.keys() | refused
+    assert {module for module, texts in evaluated.items() if "answer" in texts} == EVALUATED.keys()
     assert {module: rest for module, texts in evaluated.items() if (rest := texts - {"answer"})} == _OF_THE_GENERATORS
 
 
@@ -301,3 +312,5 @@ def test_every_part_of_the_panel_has_items() -> None:
 def test_a_task_can_be_tried(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["environments", "try", "reasoning_gym:chain_sum", "--count", "2"]) == 0
     assert capsys.readouterr().out.count("gets 1") == 2
+    assert run_command(["environments", "try", "reasoning_gym:chain_sum", "--count", "1", "--level", "1"]) == 0
+    assert run_command(["environments", "try", "reasoning_gym:chain_sum", "--count", "1", "--level", "easy"]) != 0

@@ -2,6 +2,9 @@
 
 import json
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,12 +22,14 @@ from artifacts.schemas import GRADES, GRADES_FILE, PUZZLES, ROLLOUTS, as_table
 from artifacts.store.store import Store
 from flows.cli.app import run_command
 from flows.config.recipes import load_recipe
+from flows.config.suites import load_suite
 from flows.lookup.splits import named_split
 from flows.session import check_recipe, freeze_recipe
 from stages.context import Profile, StageContext
 from stages.environments import environment
 from stages.environments.puzzle import Graded, Puzzle
 from stages.environments.reasoning_gym import release
+from stages.environments.single_answer import single_item
 from stages.environments.tables import from_table, graded_texts, to_table, tokenizer_texts
 from stages.environments.user_code import config as user_code
 from stages.environments.user_code.config import FunctionConfig, PackageConfig
@@ -141,6 +146,44 @@ def test_bad_items(folder: Path, ctx: StageContext, name: str, message: str) -> 
     with pytest.raises(BadInputError, match=message) as raised:
         splits_of(config, ctx)
     assert "\n" not in str(raised.value)
+
+
+ITEMS_OF_A_SET = """
+import sys
+from pathlib import Path
+from stages.environments.user_code.config import FunctionConfig
+from stages.environments.user_code.environment import user_environment
+name = FunctionConfig(environment="wild.py:Sets").located(Path(sys.argv[1])).environment_name
+print([item["prompt"] for item in user_environment(name).items(40, 0, None)])
+"""
+
+
+def test_the_order_of_a_set_is_the_same_in_each_run(folder: Path) -> None:
+    """The processes of two commands have seeds of their own, as Python chooses them."""
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
+    first, second = (
+        subprocess.run(
+            [sys.executable, "-c", ITEMS_OF_A_SET, folder], env=environ, check=True, capture_output=True, text=True
+        ).stdout
+        for _ in range(2)
+    )
+    assert first == second
+    assert "w39" in first
+
+
+def test_a_suite_of_a_users_items_stands_beside_their_file(folder: Path, ctx: StageContext) -> None:
+    suite = folder / "wild_suite.toml"
+    suite.write_text('title = "Wild"\n[puzzles]\ntrain = 0\nval = 0\ntest = 3\npuzzle.environment = "wild.py:Wild"\n')
+    assert len(splits_of(load_suite(str(suite)).puzzles, ctx)["test"]) == 3
+
+
+def test_scores_are_no_votes(folder: Path) -> None:
+    """A vote on scores would look at the solution."""
+    name = function(folder, "wild.py:Wild").environment_name
+    puzzle = single_item("p", name, "p", {"answer": "3", "item": json.dumps({"answer": 3})})
+    graded = user_environment(name).grade_many([("score 0.5", puzzle), ("is 3", puzzle)])
+    assert [one.accuracy for one in graded] == [0.5, 1.0]
+    assert [answer.value for one in graded for answer in one.answers.values()] == [None, None]
 
 
 def test_names_that_are_no_environment(folder: Path) -> None:

@@ -134,6 +134,14 @@ def test_samples_without_an_answer_do_not_vote() -> None:
     assert majority_of_letters(samples, votes, 3)["accuracy"].to_list() == [0.5, 0.0]
 
 
+def test_the_first_sample_answers_if_no_answer_was_read() -> None:
+    """The code of a user gives scores, but says not what was answered."""
+    results = results_of([[("hall", "rope"), ("study", "axe")], [("study", "axe"), ("hall", "rope")]])
+    samples, votes = samples_of(results), read_votes(results).with_columns(value=pl.lit(None, pl.String))
+    for majority in (majority_of_answers, majority_of_letters):
+        assert majority(samples, votes, 2).select("accuracy", "exact").rows() == [(1.0, 1.0), (0.0, 0.0)]
+
+
 def test_figures_of_an_evaluation_by_hand() -> None:
     right, half, wrong = ("hall", "rope"), ("hall", "axe"), ("attic", "axe")
     results = results_of(
