@@ -15,7 +15,7 @@ from artifacts.schemas import LEVELS, LEVELS_FILE, PUZZLES
 from stages.context import StageContext
 from stages.curriculum.levels import rated_name
 from stages.curriculum.order import Order, Selection, Shuffled, columns_of, eligible, take
-from stages.sampling.collect import collect
+from stages.sampling.collect import check_longest, collect
 from stages.sampling.config import SamplingConfig
 from stages.sampling.resample import STEM, ResampleConfig, collect_mixed
 
@@ -91,7 +91,8 @@ def sample(
         since: Number of the iteration that took the first stride: the first of the run, or of its stage.
 
     Raises:
-        BadInputError: The filter leaves fewer puzzles than an iteration takes, or a column is missing.
+        BadInputError: The filter leaves fewer puzzles than an iteration takes, or a column is missing; a prompt leaves
+            no room for an answer in the model's context (in iteration 1: any prompt that the filter leaves).
         TransientError: The engine died or hung more often than `restarts` allows.
     """
     read = levels if config.rated_names else None
@@ -103,6 +104,8 @@ def sample(
     train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES)
     rated = None if read is None else Artifact.open(ctx.store, read).read_table(LEVELS_FILE, LEVELS)
     chosen = chosen_puzzles(train, rated, config, iteration - since + 1)
+    if iteration == 1:
+        check_longest(eligible(train, rated, config.where, seed=config.seed), weights, ctx)
     attempt = out.attempt(identity, resumable=True)
     task = (chosen, config.sampling, weights, attempt, ctx)
     label = f"sample {iteration}"

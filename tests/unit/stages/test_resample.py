@@ -1,16 +1,17 @@
 """Dynamic sampling, through an engine's protocol: which puzzles are sampled, kept and trained on; kills in between."""
 
 import io
+from dataclasses import replace
 
 import polars as pl
 import pytest
 
 from artifacts.address import ArtifactAddress
-from artifacts.errors import TransientError
+from artifacts.errors import BadInputError, TransientError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
-from artifacts.refs import Rollouts
-from artifacts.schemas import ROLLOUTS
+from artifacts.refs import Puzzles, Rollouts
+from artifacts.schemas import PUZZLES, ROLLOUTS
 from stages.curriculum.order import stride
 from stages.environments.logic_puzzles.answers import write_answer
 from stages.environments.puzzle import Puzzle
@@ -66,6 +67,20 @@ def test_without_resampling_every_group_with_different_rewards_is_trained_on(
     expected = stride(to_table(puzzles), 4, 1, 0)["puzzle_id"].to_list()
     assert set(grades["puzzle_id"]) == set(expected) <= set(order)
     assert (facts["groups"], facts["uniform_groups"]) == (4, 0)
+
+
+def test_a_prompt_that_fills_the_context_is_refused_at_once_although_a_later_iteration_draws_it(
+    opened: Opener, puzzles: list[Puzzle]
+) -> None:
+    last, place = taken_order(puzzles)[-1], opened("run", {})
+    longer = [replace(one, prompt=one.prompt + " why" * 4096) if one is last else one for one in puzzles]
+    attempt = ArtifactAddress(place.ctx.store, "puzzles/long", Puzzles).attempt(Identity.of("made", 2, {}))
+    attempt.write_table("train.parquet", to_table(longer), PUZZLES)
+    place.puzzles = attempt.publish()
+    found = rf"^puzzle {last.puzzle_id}: a prompt of \d{{4,5}} tokens; expected fewer than 4096, the model's context"
+    with pytest.raises(BadInputError, match=found):
+        place.sampled(CONFIG.model_copy(update={"resample": None}))
+    assert place.speaker.asked == []
 
 
 @pytest.mark.parametrize("fails_after", [2, 4, 5, 6])
