@@ -36,6 +36,10 @@ class Wild:
             case "is": return float(value == str(item["answer"]))
             case "value": return eval(value)
             case "raise": raise RuntimeError(value)
+            case "once":
+                try: os.mkdir(value)
+                except FileExistsError: return 1.0
+                raise RuntimeError("once")
             case "exit": os._exit(int(value))
             case "loop":
                 while True: pass

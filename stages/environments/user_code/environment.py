@@ -74,9 +74,9 @@ class UserEnvironment:
             if isinstance(outcome.value, str):
                 raise self._wrong(f"returned {outcome.value}", "a number from 0 to 1", text, puzzle)
         for i, second in zip(again, outcomes[len(calls) :], strict=True):
-            first = outcomes[i]
-            if first.failure is None and second.failure is None and first.value != second.value:
-                found = f"graded the same completion with {first.value:g} and then {second.value:g}"
+            scores = [_said(outcomes[i]), _said(second)]
+            if None not in scores and scores[0] != scores[1]:
+                found = f"graded the same completion with {scores[0]} and then {scores[1]}"
                 raise self._wrong(found, "the same score each time", *answered[i])
         return [_graded(outcome) for outcome in outcomes[: len(calls)]]
 
@@ -198,6 +198,13 @@ def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     name = next(name for name in (*one, *other) if name not in one or name not in other or one[name] != other[name])
     values = (repr(item[name])[:60] if name in item else "nothing" for item in (one, other))
     return f"{name!r} is {' and then '.join(values)}"
+
+
+def _said(outcome: CallResult) -> str | None:
+    """Returns what the method itself said of a completion; None if its process was ended, as on a busy machine."""
+    if outcome.failure is not None:
+        return "an error" if outcome.failure.startswith("raised ") else None
+    return f"{outcome.value:g}"
 
 
 def _graded(outcome: CallResult) -> Graded:
