@@ -115,7 +115,7 @@ def test_a_score_that_differs_the_second_time_is_refused(folder: Path, tmp_path:
     with pytest.raises(BadInputError, match=r"item-000000, .*: graded the same completion with 0\.\d+ and then 0\.\d+"):
         graded(folder, ["random", "score 1"])
     with pytest.raises(
-        BadInputError, match="graded the same completion with (an error and then 1|1 and then an error)"
+        BadInputError, match=r"graded the same completion with (an error and then 1|1 and then an error)"
     ):
         graded(folder, [f"once {tmp_path / 'asked'}", "score 1"])
 
