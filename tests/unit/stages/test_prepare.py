@@ -76,7 +76,7 @@ def test_a_generator_process_that_dies_at_work_is_a_transient_failure(ctx: Stage
     failed = threading.Event()
 
     def kill_them() -> None:
-        while not failed.wait(0.01):
+        while not failed.wait(0.001):
             for process in multiprocessing.active_children():
                 process.kill()
 
