@@ -99,7 +99,7 @@ def test_problems_read_for_another_release_are_not_graded() -> None:
 
 
 def test_another_release_makes_another_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may read other answers, and its grades are another environment's."""
+    """It may read other answers. Its number is imitated, because only one release can be installed."""
     config = PrepareConfig(puzzle=file_of(tmp_path, 1, 2, 3), train=1, val=1, test=1)
     before = identity_of(config)
     monkeypatch.setattr("stages.environments.maths.environment.installed_release", lambda: "0.9.1")
