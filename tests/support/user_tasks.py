@@ -14,9 +14,7 @@ def readme_task() -> str:
 def readme_recipe() -> str:
     """The recipe of the README, for that file."""
     _, _, section = README.read_text().partition("## Your own questions")
-    lines = section.partition("```toml\n")[2].partition("```")[0].splitlines()
-    kept = [line for line in lines if not line.startswith("puzzle.")]
-    return "\n".join([*kept, 'puzzle.environment = "my_tasks.py:Countdown"', ""])
+    return section.partition("class Countdown")[2].partition("```toml\n")[2].partition("```")[0]
 
 
 WILD = """
