@@ -2,6 +2,8 @@
 
 import hashlib
 import importlib.metadata
+import importlib.util
+import json
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -171,5 +173,27 @@ def entry_point(name: str) -> importlib.metadata.EntryPoint:
 
 
 def version_of(point: importlib.metadata.EntryPoint) -> str:
-    """Returns name and version of the package of an entry point, as `countdown-tasks==0.1`."""
-    return "unknown" if point.dist is None else f"{point.dist.name}=={point.dist.version}"
+    """Returns name and version of the package of an entry point, as `countdown-tasks==0.1`.
+
+    An editable install keeps its version when its code changes, so the digest of its code follows.
+    """
+    if point.dist is None:
+        return "unknown"
+    version = f"{point.dist.name}=={point.dist.version}"
+    origin = json.loads(point.dist.read_text("direct_url.json") or "{}")
+    editable = origin.get("dir_info", {}).get("editable", False)
+    return f"{version}+editable.{_code_digest(point.module)}" if editable else version
+
+
+def _code_digest(module: str) -> str:
+    """Returns 16 hex digits of a digest of the Python files of a module's top-level package, names included."""
+    spec = importlib.util.find_spec(module.partition(".")[0])
+    if spec is None:  # loading it fails with the reason
+        return "missing"
+    digest = hashlib.sha256()
+    for folder in spec.submodule_search_locations or []:
+        for file in sorted(Path(folder).rglob("*.py")):
+            digest.update(f"{file.relative_to(folder)}\0{digest_of(file)}\n".encode())
+    if not spec.submodule_search_locations and spec.origin is not None:
+        digest.update(digest_of(Path(spec.origin)).encode())
+    return digest.hexdigest()[:16]

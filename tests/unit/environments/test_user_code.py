@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -87,11 +88,13 @@ def test_the_task_of_the_readme(folder: Path, ctx: StageContext) -> None:
     more = splits_of(config.model_copy(update={"train": 40}), ctx, "more")
     assert (more["val"], more["test"], more["train"][:20]) == (splits["val"], splits["test"], splits["train"])
     item = splits["test"][0]
-    a, b, c = (int(word) for word in item.prompt.partition(" from ")[2].replace(",", "").split()[:4] if word.isdigit())
+    a, b = (int(word) for word in re.findall("[0-9]+", item.prompt.partition(" from ")[2]))
+    target = int(item.prompt.split()[1])
+    right, wrong = sorted([f"{a} + {b}", f"{a} - {b}"], key=lambda formula: eval(formula) != target)
     family = environment.get(item.environment)
-    scores = [family.grade(text, item).accuracy for text in (f"{a}*{b}+{c}", f"{a}-{b}-{c}", "7777", "none")]
+    scores = [family.grade(text, item).accuracy for text in (right, wrong, "7777", "none")]
     assert scores == [1.0, 0.3, 0.1, 0.0]
-    assert family.grade(f"{a}*{b}+{c}", item).exact
+    assert family.grade(right, item).exact
     assert tokenizer_texts(to_table([item]), None) == [item.prompt]
 
 
@@ -313,6 +316,30 @@ def test_an_installed_package(package: Path, ctx: StageContext, capsys: pytest.C
         config.puzzle.located(Path())
     with pytest.raises(BadInputError, match=r"the package has changed: wild-tasks==0.2, expected wild-tasks==0.1"):
         environment.get(item.environment).grade("is 0", item)
+
+
+def test_an_editable_package_changes_with_its_code(package: Path) -> None:
+    origin = {"url": "file:///home/wild", "dir_info": {"editable": True}}
+    (package / "direct_url.json").write_text(json.dumps(origin))
+    config = PackageConfig(environment="wild").located(Path())
+    item = single_item("item-0", config.environment_name, "p", {"answer": "", "item": '{"prompt": "p", "answer": 0}'})
+    assert config.located(Path()) == config
+    assert environment.get(item.environment).grade("is 0", item).accuracy == 1.0
+    module = package.parent / "wild_tasks.py"
+    module.write_text(module.read_text() + "# changed\n")
+    with pytest.raises(BadInputError, match=r"changed since the run began \(wild-tasks==0\.1\+editable\.\w{16} -> "):
+        config.located(Path())
+    user_environment.cache_clear()  # as in a new process
+    with pytest.raises(BadInputError, match="the package has changed"):
+        environment.get(item.environment).grade("is 0", item)
+    module.unlink()
+    inner = package.parent / "wild_tasks" / "inner"
+    inner.mkdir(parents=True)
+    (inner.parent / "__init__.py").write_text(WILD)
+    (inner / "rules.py").write_text("LIMIT = 1\n")
+    before = PackageConfig(environment="wild").located(Path())
+    (inner / "rules.py").write_text("LIMIT = 2\n")
+    assert PackageConfig(environment="wild").located(Path()) != before
 
 
 def test_the_list_has_every_environment_and_says_how_a_recipe_names_it(
