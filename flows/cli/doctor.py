@@ -181,9 +181,9 @@ def plan(
 
         _write("--plot", plot, scaling_plot(made, recipe))
     if options.json:
-        print_json(document(made, settings.iterations, price))
+        print_json(document(made, price))
     else:
-        _print_plan(made, settings.iterations, price)
+        _print_plan(made, price)
 
 
 def _write(option: str, path: Path, content: bytes) -> None:
@@ -193,10 +193,10 @@ def _write(option: str, path: Path, content: bytes) -> None:
         raise BadInputError(option, f"{path} ({error.strerror})", "a new file in a folder that exists") from error
 
 
-def _print_plan(made: "Plan", iterations: int, price: float) -> None:
+def _print_plan(made: "Plan", price: float) -> None:
     from rich.table import Table
 
-    from flows.plan.page import lines
+    from flows.plan.page import dollars, lines
 
     for line in lines(made):
         print_line(line)
@@ -205,7 +205,7 @@ def _print_plan(made: "Plan", iterations: int, price: float) -> None:
         if layout is None:
             table.add_row(str(other.count), *["-"] * 6, "memory")
             continue
-        times, dollars = layout.times, other.count * layout.times.iteration / 3600 * price
+        times, costs = layout.times, [dollars(s, other.count, price) for s in (layout.times.iteration, layout.run)]
         row = [f"{times.sample:.0f}", f"{times.train:.0f}", f"{times.save:.0f}", f"{times.idle:.0%}"]
-        table.add_row(str(other.count), *row, f"{dollars:.2f}", f"{dollars * iterations:.0f}", times.limit)
+        table.add_row(str(other.count), *row, f"{costs[0]:.2f}", f"{costs[1]:.0f}", times.limit)
     terminal().print(table)

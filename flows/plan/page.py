@@ -44,7 +44,7 @@ reshard_after_forward = {switch[profile.trainer.reshard_after_forward]}
 """
 
 
-def document(made: Plan, iterations: int, price: float) -> dict[str, Any]:
+def document(made: Plan, price: float) -> dict[str, Any]:
     """Returns a plan as `--json` prints it."""
     size = made.size
     return {
@@ -53,24 +53,35 @@ def document(made: Plan, iterations: int, price: float) -> dict[str, Any]:
         "nodes": made.cluster.nodes,
         "parameters": size.parameters,
         "work": asdict(made.work),
-        "given": _layout(made.given, made.cluster.count, iterations, price),
-        "fitting": made.fitting and _layout(made.fitting, made.cluster.count, iterations, price),
+        "stages": [{"name": stage.name, "iterations": stage.iterations} for stage in made.stages],
+        "given": _layout(made.given, made.cluster.count, price),
+        "fitting": made.fitting and _layout(made.fitting, made.cluster.count, price),
         "scaling": [
-            {"gpus": other.count, "layout": layout and _layout(layout, other.count, iterations, price)}
+            {"gpus": other.count, "layout": layout and _layout(layout, other.count, price)}
             for other, layout in made.scaling
         ],
     }
 
 
-def _layout(layout: Layout, gpus: int, iterations: int, price: float) -> dict[str, Any]:
+def dollars(seconds: float, gpus: int, price: float) -> float:
+    """Returns the price of a time, in dollars.
+
+    Args:
+        price: Dollars for an hour of one GPU.
+    """
+    return gpus * seconds / 3600 * price
+
+
+def _layout(layout: Layout, gpus: int, price: float) -> dict[str, Any]:
     memory, times = layout.memory, layout.times
-    dollars = gpus * times.iteration / 3600 * price
     return {
         "fits": layout.fits,
         "settings": asdict(layout.settings),
         "memory": {**asdict(memory), "trainer": {**asdict(memory.trainer), "peak": memory.trainer.peak}},
         "times": {**asdict(times), "iteration": times.iteration},
-        "dollars": {"iteration": dollars, "run": dollars * iterations},
+        "stages": [{"iteration": of_one.iteration} for of_one in layout.of_stages],
+        "run": layout.run,
+        "dollars": {"iteration": dollars(times.iteration, gpus, price), "run": dollars(layout.run, gpus, price)},
     }
 
 
@@ -121,4 +132,8 @@ def lines(made: Plan) -> Iterator[str]:
             f"{times.link_bytes / GB:,.0f} GB from its machine and {times.network_bytes / GB:,.0f} GB from others; "
             f"{times.store_bytes / GB:,.0f} GB to and from the store"
         )
+        if len(made.stages) > 1:
+            stages = zip(made.stages, layout.of_stages, strict=True)
+            each = ", ".join(f"{one.name!r} {one.iterations} of {times.iteration:.0f} s" for one, times in stages)
+            yield f"  iterations of each stage: {each}; the figures above are those of the longest"
     yield ASSUMED

@@ -1,7 +1,7 @@
 """A plan: whether a recipe and a profile fit a cluster, with the settings that do, and what an iteration costs."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
@@ -108,17 +108,43 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """A stage of a run that has some; else the whole run.
+
+    Attributes:
+        name: Its name; empty for a whole run.
+        iterations: Number of its iterations. If only a plateau ends it, it is assumed to have an equal share of those
+            that are left.
+        recipe: The recipe of its iterations.
+        work: The work of one of its iterations.
+    """
+
+    name: str
+    iterations: int
+    recipe: Recipe
+    work: Work
+
+
+@dataclass(frozen=True)
 class Layout:
     """Settings with their memory and times.
 
     Attributes:
+        of_stages: Times of an iteration of each stage of the plan.
+        run: Seconds of all iterations.
         lacks: Machines or GPUs that the settings name and the cluster lacks, as text; empty if it has them.
     """
 
     settings: Settings
     memory: Memory
-    times: Times
+    of_stages: tuple[Times, ...]
+    run: float
     lacks: str = ""
+
+    @property
+    def times(self) -> Times:
+        """The times of an iteration, in a run with stages of the longest one."""
+        return max(self.of_stages, key=lambda times: times.iteration)
 
     @property
     def fits(self) -> bool:
@@ -131,6 +157,7 @@ class Plan:
     """A recipe on a cluster.
 
     Attributes:
+        stages: The stages of the run.
         given: The profile as it is.
         fitting: The fastest settings that fit; None if none do.
         scaling: The fastest settings for other numbers of GPUs of this kind; None where nothing fits.
@@ -138,10 +165,15 @@ class Plan:
 
     cluster: Cluster
     size: ModelSize
-    work: Work
+    stages: tuple[Stage, ...]
     given: Layout
     fitting: Layout | None
     scaling: list[tuple[Cluster, Layout | None]]
+
+    @property
+    def work(self) -> Work:
+        """The work of an iteration, in a run with stages of the one that takes longest."""
+        return self.stages[self.given.of_stages.index(self.given.times)].work
 
 
 def make_plan(
@@ -162,12 +194,25 @@ def make_plan(
             "model", str(size), "a model whose config.json is known",
             "fetch it once, or set model to a folder that holds its config.json",
         )  # fmt: skip
-    work = work_of(recipe, completion, prompt)
-    given = _layout(recipe, profile, size, size.shape, work, cluster, Settings.of(profile))
+    stages = _stages(recipe, completion, prompt)
+    given = _layout(recipe, profile, size, size.shape, stages, cluster, Settings.of(profile))
     if profile.trainer.tensor_parallel > 1:
         profile = Settings.of(profile).applied(profile)
-    scaling = [(other, _fastest(recipe, profile, size, work, other)) for other in cluster.sizes()]
-    return Plan(cluster, size, work, given, _fastest(recipe, profile, size, work, cluster), scaling)
+    scaling = [(other, _fastest(recipe, profile, size, stages, other)) for other in cluster.sizes()]
+    return Plan(cluster, size, stages, given, _fastest(recipe, profile, size, stages, cluster), scaling)
+
+
+def _stages(recipe: Recipe, completion: float | None, prompt: float | None) -> tuple[Stage, ...]:
+    """Returns the stages of a run, with the number of iterations that each is assumed to have."""
+    stages: list[Stage] = []
+    left, parts = recipe.iterations, recipe.parts
+    for number, part in enumerate(parts):
+        config = recipe.stages[number] if recipe.stages else None
+        most = left // (len(parts) - number) if config is None or config.iterations is None else config.iterations
+        iterations = left if part is parts[-1] else min(left, most)
+        stages.append(Stage(config.name if config else "", iterations, part, work_of(part, completion, prompt)))
+        left -= iterations
+    return tuple(stages)
 
 
 def process_memory(
@@ -212,7 +257,7 @@ def memory_of(recipe: Recipe, profile: Profile, size: ModelSize, gpu_bytes: floa
     if engine.kv_cache_gib is not None:
         cache = engine.kv_cache_gib * GIB
         reserved = weights + _ENGINE_BYTES + cache
-    longest = longest_prompt(recipe) + recipe.sample.sampling.max_tokens
+    longest = max(longest_prompt(part) + part.sample.sampling.max_tokens for part in recipe.parts)
     token = cache_bytes_a_token(shape, BYTES[_COMPUTE]) / engine.tensor_parallel_size
     # vLLM starts only if its cache holds this sequence. It allows less if tokenizer_config.json does.
     least = token * (engine.max_model_len or shape.positions or longest)
@@ -233,7 +278,7 @@ def _layout(
     profile: Profile,
     size: ModelSize,
     shape: LayerSizes,
-    work: Work,
+    stages: Sequence[Stage],
     cluster: Cluster,
     settings: Settings,
 ) -> Layout:
@@ -242,8 +287,12 @@ def _layout(
     learning = learning_parameters(recipe.finetune.trainable, size)
     state = 3 * BYTES[recipe.finetune.optimizer.master_dtype] * learning if recipe.finetune.carry_state else 0.0
     cache = max(0.0, memory.cache) * used.engine.tensor_parallel_size
-    times = iteration_times(recipe, shape, work, cluster, used.trainer, used.engine, cache, state)
-    return Layout(settings, memory, times, _lacking(settings, cluster))
+    times = tuple(
+        iteration_times(stage.recipe, shape, stage.work, cluster, used.trainer, used.engine, cache, state)
+        for stage in stages
+    )
+    run = sum(stage.iterations * of_one.iteration for stage, of_one in zip(stages, times, strict=True))
+    return Layout(settings, memory, times, run, _lacking(settings, cluster))
 
 
 def _lacking(settings: Settings, cluster: Cluster) -> str:
@@ -253,7 +302,9 @@ def _lacking(settings: Settings, cluster: Cluster) -> str:
     return f"{gpus} GPUs on a machine, there are {cluster.per_node}" if gpus > cluster.per_node else ""
 
 
-def _fastest(recipe: Recipe, profile: Profile, size: ModelSize, work: Work, cluster: Cluster) -> Layout | None:
+def _fastest(
+    recipe: Recipe, profile: Profile, size: ModelSize, stages: Sequence[Stage], cluster: Cluster
+) -> Layout | None:
     """Returns the fastest settings that fit: all GPUs train, and engines of 1, 2, 4 or 8 GPUs sample on all of them.
 
     State in the host's memory is tried only if nothing else fits, because its transfers are not part of the times.
@@ -261,11 +312,11 @@ def _fastest(recipe: Recipe, profile: Profile, size: ModelSize, work: Work, clus
     assert size.shape is not None
     for offload in (False, True):
         layouts = (
-            _layout(recipe, profile, size, size.shape, work, cluster, settings)
+            _layout(recipe, profile, size, size.shape, stages, cluster, settings)
             for settings in possible_settings(recipe, profile, cluster, offload=offload)
         )
         if fitting := [layout for layout in layouts if layout.fits]:
-            return min(fitting, key=lambda layout: layout.times.iteration)
+            return min(fitting, key=lambda layout: layout.run)
     return None
 
 

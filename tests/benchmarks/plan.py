@@ -276,7 +276,7 @@ def memory_figures(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[
     plans: dict[str, Any] = {}
     for name, (recipe, gpus, nodes) in PLANNED.items():
         loaded = load_recipe(recipe)
-        plans[name] = document(make_plan(loaded, load_profile("cuda"), cluster(gpus, nodes)), loaded.iterations, 2.5)
+        plans[name] = document(make_plan(loaded, load_profile("cuda"), cluster(gpus, nodes)), 2.5)
     figures = {"steps": steps, "measured": measured, "saved": saved, "plans": plans}
     held = [*bars(steps, measured), *bars_of_saving(saved), *bars_of_rows(plans)]
     return figures, held, lambda: show(steps, plans)

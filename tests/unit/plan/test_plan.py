@@ -1,18 +1,20 @@
 """Clusters, work, times and plans, by hand."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from matplotlib.image import imread
 
 from artifacts.errors import BadInputError
+from flows.config.model_size import model_size
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_profile, load_recipe
 from flows.doctor.scaling_plot import scaling_plot
 from flows.plan.cluster import GPUS, Cluster, cluster
-from flows.plan.page import document, profile_text, verdict
-from flows.plan.plan import GIB, make_plan
+from flows.plan.page import document, lines, profile_text, verdict
+from flows.plan.plan import GIB, make_plan, memory_of
 from flows.plan.refusal import refuse_undivided, refuse_unfit
 from flows.plan.time import most_rows
 from flows.plan.workload import work_of
@@ -236,8 +238,35 @@ def test_the_plot_shows_every_number_of_gpus() -> None:
 def test_the_document() -> None:
     recipe = load_recipe("open_rs1")
     made = make_plan(recipe, load_profile("cuda"), Cluster(GPUS[0], 2))
-    printed = document(made, recipe.iterations, 3.0)
+    printed = document(made, 3.0)
     check_documented("plan", printed)
     layout = printed["fitting"]
     assert layout["dollars"]["iteration"] == pytest.approx(2 * layout["times"]["iteration"] / 3600 * 3.0)
     assert layout["dollars"]["run"] == pytest.approx(100 * layout["dollars"]["iteration"])
+
+
+def test_a_run_with_stages_costs_the_sum_of_its_stages() -> None:
+    recipe, profile, one = load_recipe("deepscaler"), load_profile("cuda"), cluster("8x80")
+    made = make_plan(recipe, profile, one)
+    assert [(stage.name, stage.iterations) for stage in made.stages] == [("8K", 1040), ("16K", 480), ("24K", 230)]
+    apart = [make_plan(part, profile, one).given for part in recipe.parts]
+    seconds = [layout.times.iteration for layout in apart]
+    assert [times.iteration for times in made.given.of_stages] == seconds == sorted(seconds)
+    assert made.given.run == pytest.approx(sum(n * s for n, s in zip((1040, 480, 230), seconds, strict=True)))
+    assert (made.given.times, made.work) == (made.given.of_stages[-1], made.stages[-1].work)
+    assert any("'8K' 1040 of " in line for line in lines(made))
+    printed = document(made, 2.0)
+    check_documented("plan", printed)
+    assert printed["given"]["dollars"]["run"] == pytest.approx(8 * made.given.run / 3600 * 2.0)
+    plateau = make_plan(load_recipe("difficulty_aware"), profile, one)
+    assert [stage.iterations for stage in plateau.stages] == [1200, 1200], "nothing else is known of a plateau"
+
+
+def test_memory_is_that_of_the_longest_stage() -> None:
+    stages = "stages=[{name='short', iterations=2}, {name='long', sample={sampling={max_tokens=200}}}]"
+    recipe = load_recipe("quickstart", [stages])
+    size = model_size(recipe.model)
+    assert size.shape is not None
+    unlimited = replace(size, shape=replace(size.shape, positions=None))
+    staged, short = (memory_of(one, load_profile("cuda"), unlimited, 80e9) for one in (recipe, recipe.parts[0]))
+    assert staged.least_cache > short.least_cache
