@@ -1,7 +1,7 @@
 """Finds the large artifacts of runs that a retention rule does not keep, and removes them."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -19,7 +19,6 @@ from artifacts.refresh import Refreshes
 from artifacts.refs import Ref
 from artifacts.store.store import Store
 from artifacts.verification import Damage, noted
-from flows.lookup.checkpoints import find_checkpoint
 from flows.lookup.history import read_run, run_names
 from flows.removal import Removal
 from stages.promotion.promoted import Promoted
@@ -28,6 +27,8 @@ from stages.statistics.records import read_decision
 IterationPart = Literal["training_state", "checkpoint", "reference", "batch", "rollouts", "critic", "critic_state"]
 _IN_ATTEMPT = re.compile(r"(.+?)/((?:attempt|progress)-[0-9a-f]+(?:-[0-9]{8}T[0-9]+)?)/(.+)")
 """Matches the key of a file of an attempt: artifact, folder of the attempt (named in `artifacts.address`), and file."""
+_AT_ITERATION = re.compile(r"(?P<run>[^\s:@/]+)@(?P<iteration>[0-9]{1,7})")
+"""Matches the name RUN@ITERATION of a checkpoint or value model."""
 
 
 class Retention(Config):
@@ -67,8 +68,8 @@ class Retention(Config):
 def plan(store: Store, rule: Retention, runs: Sequence[str] = (), damaged: list[Damage] | None = None) -> list[Removal]:
     """Returns the folders that the rule does not keep: run by run, sorted by key.
 
-    Nothing is removed from a run with a damaged artifact, because its dependencies are unknown. Checkpoints that a
-    recipe of any run names as its teacher stay.
+    Nothing is removed from a run with a damaged artifact, because its dependencies are unknown. Checkpoints and
+    value models that a recipe of any run names stay.
 
     Args:
         runs: Names of runs; all runs if empty.
@@ -78,28 +79,35 @@ def plan(store: Store, rule: Retention, runs: Sequence[str] = (), damaged: list[
         BadInputError: The store has no such run.
         IntegrityError: A run is damaged, and `damaged` is None.
     """
-    teachers = _teachers(store)
+    named = _named(store)
     return [
         removal
         for run in runs or run_names(store)
         for removal in _of_run(store, run, rule, damaged)
-        if removal.manifest is None or removal.key not in teachers
+        if removal.manifest is None or removal.key not in named
     ]
 
 
-def _teachers(store: Store) -> set[str]:
-    """Returns the keys of the checkpoints that the recipes of all runs name as teachers."""
-    teachers: set[str] = set()
+def _named(store: Store) -> set[str]:
+    """Returns the keys of the checkpoints and value models that recipes name: teachers, and where other runs begin."""
+    named: set[str] = set()
     for run in run_names(store):
         with noted([], run):  # a damaged recipe is reported with its own run
-            recipe = read_recipe(store, RunLayout(run))
-            for section in ("distil", "teach"):
-                name = (recipe.get(section) or {}).get("teacher", "")
-                if "/" in name or "@" in name:  # other names, such as `policy`, name no checkpoint
-                    with suppress(BadInputError):
-                        found = find_checkpoint(name, store)
-                        teachers |= {found.key} if isinstance(found, Ref) else set()
-    return teachers
+            for text in _texts(read_recipe(store, RunLayout(run))):
+                named.add(text)
+                if at := _AT_ITERATION.fullmatch(text):
+                    with suppress(BadInputError):  # no name of a run
+                        layout, number = RunLayout(at["run"]), int(at["iteration"])
+                        named |= {layout.iteration(number, part) for part in ("checkpoint", "critic", "critic_state")}
+    return named
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yields all texts in a JSON value, without the keys of objects."""
+    if isinstance(value, str):
+        yield value
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _texts(item)
 
 
 def _ancestors(store: Store, run: str, damaged: list[Damage] | None) -> set[str] | None:

@@ -93,17 +93,30 @@ def test_prune_spares_the_ancestors_of_what_stands_and_the_last(linked: tuple[St
     assert gone == expected, "the state saved beside what stands is its own: a rollback goes on from it"
 
 
-@pytest.mark.parametrize("section", ["distil", "teach"])
-def test_the_teacher_of_another_run_stays(linked: tuple[Store, RunLayout], section: str) -> None:
-    """A run goes on after a kill only if its teacher is still there, under whatever name the recipe has it."""
+@pytest.mark.parametrize(
+    ("named", "keys"),
+    [
+        ({"distil": {"teacher": "runs/linked/iterations/0004/checkpoint"}}, ["4/checkpoint"]),
+        ({"teach": {"teacher": "linked@4"}}, ["4/checkpoint", "4/critic_state"]),
+        ({"model": {"source": "checkpoint", "name": "linked@5"}}, ["5/checkpoint"]),
+        ({"model": {"models": ["linked@4"], "base": "linked@5"}}, ["4/checkpoint", "4/critic_state", "5/checkpoint"]),
+        ({"value": {"source": "linked@4"}, "title": "me@4, -@4"}, ["4/checkpoint", "4/critic_state"]),
+        ({"title": "-@4"}, []),
+    ],
+)
+def test_what_the_recipe_of_another_run_names_stays(
+    linked: tuple[Store, RunLayout], named: dict[str, Any], keys: list[str]
+) -> None:
+    """A run goes on after a kill only if its teacher is still there, or the model that it began with."""
     store, layout = linked
-    rule = Retention(parts=ALL, keep_last=1, keep_every=0, keep_for="regrade")
-    teacher = layout.iteration(4, "checkpoint")
+    rule = Retention(parts=(*ALL, "critic_state"), keep_last=1, keep_every=0, keep_for="regrade")
+    address = ArtifactAddress(store, layout.iteration(4, "critic_state"), TrainingState)
+    _publish(address, Identity.of("value", 1, {}), 64, {})
     before = {removal.key for removal in plan(store, rule, ["linked"])}
-    assert teacher in before
-    student = json.loads(store.read_bytes(RunLayout("made").recipe)) | {section: {"teacher": teacher}}
-    store.write_bytes(RunLayout("student").recipe, json.dumps(student).encode())
-    assert {removal.key for removal in plan(store, rule, ["linked"])} == before - {teacher}
+    other = json.loads(store.read_bytes(RunLayout("made").recipe)) | named
+    store.write_bytes(RunLayout("other").recipe, json.dumps(other).encode())
+    after = {removal.key for removal in plan(store, rule, ["linked"])}
+    assert before - after == {f"runs/linked/iterations/000{key}" for key in keys}
 
 
 def test_what_is_kept_to_train_again_has_what_it_started_from(linked: tuple[Store, RunLayout]) -> None:
