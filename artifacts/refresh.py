@@ -15,8 +15,8 @@ from artifacts.documents.self_checksum import check_seal, sealed_json
 from artifacts.errors import BadInputError
 from artifacts.identity import Identity
 from artifacts.layout import RunLayout
-from artifacts.manifest import Manifest
-from artifacts.store.store import Store
+from artifacts.manifest import MANIFEST_NAME, Manifest
+from artifacts.store.store import MissingKeyError, Store
 
 _NAME = re.compile(r"([a-z_]+)(?:@(\d+))?")
 
@@ -31,11 +31,14 @@ class Refresh:
         since: Time of the run's last request. An older artifact is also outdated if its inputs differ from the present
             ones, because one of them was made again.
         replaced: Names of stages whose artifact is outdated if it was made from other inputs, even after `since`.
+        any_config: Whether other settings count like other inputs. In a run with stages, new figures may move the end
+            of a stage, and so change the settings of an iteration.
     """
 
     stages: Mapping[str, datetime]
     since: datetime
     replaced: Collection[str] = ()
+    any_config: bool = False
 
     def label(self, stage: str) -> str:
         """Returns the name of a stage's request in keys; empty if there is none."""
@@ -46,11 +49,8 @@ class Refresh:
         made, stored = manifest.made_at, manifest.identity
         if identity.stage in self.stages and made < self.stages[identity.stage]:
             return True
-        same_work = (stored.stage, stored.revision, stored.config) == (
-            identity.stage,
-            identity.revision,
-            identity.config,
-        )
+        same_work = (stored.stage, stored.revision) == (identity.stage, identity.revision)
+        same_work &= self.any_config or stored.config == identity.config
         old = made < self.since or identity.stage in self.replaced
         return old and same_work and manifest.identity_digest != identity.digest
 
@@ -130,7 +130,7 @@ def record_request(
         known: Names of the stages that can be requested.
 
     Raises:
-        BadInputError: A name is none of `known`.
+        BadInputError: A name is none of `known`, or the files that a stage would have to read again were pruned.
     """
     for name in names:
         match = _NAME.fullmatch(name)
@@ -141,8 +141,47 @@ def record_request(
     open_already = any(not old.done and set(old.names) == set(names) for old in stored.requests)
     if not names or open_already or any(old.since == since for old in stored.requests):
         return stored
+    _refuse_pruned(store, layout, request)
     _write(store, layout, request)
     return Refreshes(tuple(sorted((*stored.requests, request), key=lambda item: item.since)))
+
+
+def _refuse_pruned(store: Store, layout: RunLayout, request: RefreshRequest) -> None:
+    """Refuses a request that could not be carried out, because inputs were pruned that it does not make again.
+
+    An artifact that depends on a named stage is made again only if its inputs change. After a request for all
+    iterations, the first change may be in any of them, so that only artifacts of named stages are sure to be new.
+
+    Raises:
+        BadInputError: Names the first such artifact, and its pruned input.
+    """
+    made: dict[str, Manifest] = {}
+    for key in sorted(store.list(layout.root)):
+        if key.endswith(f"/{MANIFEST_NAME}"):
+            made[key.removesuffix(f"/{MANIFEST_NAME}")] = Manifest.from_bytes(store.read_bytes(key), key)
+    named = {key for key, one in made.items() if one.identity.stage in request.named_at(layout.iteration_of(key))}
+    again, added = set(named), True
+    while added:
+        dependent = {key for key, one in made.items() if any(ref["key"] in again for ref in one.inputs.values())}
+        added, again = bool(dependent - again), again | dependent
+    renewed = again if all("@" in name for name in request.names) else named
+    for key in sorted(again):
+        for ref in made[key].inputs.values():
+            manifest = made.get(ref["key"]) or _manifest(store, ref["key"])
+            if manifest is not None and manifest.pruned is not None and ref["key"] not in renewed:
+                raise BadInputError(
+                    f"refresh {', '.join(request.names)}",
+                    f"{key} would be made again from {ref['key']}, whose files were pruned",
+                    "inputs whose files are in the store",
+                    "name a later iteration, as STAGE@ITERATION",
+                )
+
+
+def _manifest(store: Store, key: str) -> Manifest | None:
+    try:
+        return Manifest.from_bytes(store.read_bytes(f"{key}/{MANIFEST_NAME}"), key)
+    except MissingKeyError:
+        return None
 
 
 def record_done(store: Store, layout: RunLayout, refreshes: Refreshes) -> None:

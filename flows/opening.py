@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from artifacts.config import Config
+from artifacts.documents.run_files import read_recipe
 from artifacts.errors import BadInputError, DeerstalkerError
 from artifacts.layout import RunLayout
 from artifacts.refresh import record_done, record_request
@@ -17,6 +18,7 @@ from flows.config.compute_types import compute_types
 from flows.config.recipe import Recipe, check_sound
 from flows.config.recipes import load_profile, load_recipe
 from flows.inputs.models import hidden_size_of
+from flows.lookup.checkpoints import with_fixed_names
 from flows.lookup.history import last_iteration
 from flows.orchestration.flow_runs import run_logger, this_flow_run
 from flows.orchestration.gpu_permit import gpu_permit
@@ -86,7 +88,7 @@ def opened(request: RunRequest) -> Generator[Session]:
         profile = profile.model_copy(update={"tracker": "none"})
     layout = RunLayout(request.run)
     store = Store.open(request.store)
-    written = recipe_to_continue(store, layout, recipe)
+    written = with_fixed_model(recipe_to_continue(store, layout, recipe), store, layout)
     refuse_undivided(written, profile.trainer, profile.engine)
     recipe = written if samples_only else with_rows(written, profile)
     if not store.exists(layout.recipe):
@@ -106,6 +108,12 @@ def opened(request: RunRequest) -> Generator[Session]:
         ) as run,
     ):  # fmt: skip
         yield run
+
+
+def with_fixed_model(recipe: Recipe, store: Store, layout: RunLayout) -> Recipe:
+    """Returns the recipe with the checkpoint that the run begins or began with in place of a name that may change."""
+    begun = read_recipe(store, layout)["model"] if store.exists(layout.recipe) else None
+    return recipe.model_copy(update={"model": with_fixed_names(recipe.model, store, begun)})
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from artifacts.lineage import Node, lineage
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.reading import Artifact
 from artifacts.refresh import Refreshes
-from artifacts.refs import Ref
+from artifacts.refs import Checkpoint, Ref
 from artifacts.store.store import Store
 from artifacts.verification import Damage, noted
 from flows.lookup.history import read_run, run_names
@@ -27,6 +27,8 @@ from stages.statistics.records import read_decision
 IterationPart = Literal["training_state", "checkpoint", "reference", "batch", "rollouts", "critic", "critic_state"]
 _IN_ATTEMPT = re.compile(r"(.+?)/((?:attempt|progress)-[0-9a-f]+(?:-[0-9]{8}T[0-9]+)?)/(.+)")
 """Matches the key of a file of an attempt: artifact, folder of the attempt (named in `artifacts.address`), and file."""
+_COMPARED = re.compile(r"/comparisons/[^/]+/[^/]+/report")
+"""Matches the key of the report that ends a comparison, after that of its run."""
 _AT_ITERATION = re.compile(r"(?P<run>[^\s:@/]+)@(?P<iteration>[0-9]{1,7})")
 """Matches the name RUN@ITERATION of a checkpoint or value model."""
 
@@ -68,8 +70,8 @@ class Retention(Config):
 def plan(store: Store, rule: Retention, runs: Sequence[str] = (), damaged: list[Damage] | None = None) -> list[Removal]:
     """Returns the folders that the rule does not keep: run by run, sorted by key.
 
-    Nothing is removed from a run with a damaged artifact, because its dependencies are unknown. Checkpoints and
-    value models that a recipe of any run names stay.
+    Nothing is removed from a run with a damaged artifact, because its dependencies are unknown, or from a run whose
+    stages are to be made again (see `awaited`). Checkpoints and value models that a recipe of any run names stay.
 
     Args:
         runs: Names of runs; all runs if empty.
@@ -88,18 +90,36 @@ def plan(store: Store, rule: Retention, runs: Sequence[str] = (), damaged: list[
     ]
 
 
+def awaited(store: Store, runs: Sequence[str] = ()) -> list[str]:
+    """Returns the runs with a request to make stages again that is not finished; of all runs if `runs` is empty."""
+    waiting: list[str] = []
+    for run in runs or run_names(store):
+        with noted([], run):  # a damaged request is reported with its own run
+            waiting += [run] if Refreshes.read(store, RunLayout(run)).unfinished else []
+    return waiting
+
+
 def _named(store: Store) -> set[str]:
-    """Returns the keys of the checkpoints and value models that recipes name: teachers, and where other runs begin."""
+    """Returns the keys of all that recipes name: teachers, where other runs begin, and rollouts of other runs."""
     named: set[str] = set()
     for run in run_names(store):
         with noted([], run):  # a damaged recipe is reported with its own run
-            for text in _texts(read_recipe(store, RunLayout(run))):
-                named.add(text)
+            recipe = read_recipe(store, RunLayout(run))
+            for text in _texts(recipe):
+                named.add(text.strip("/"))
                 if at := _AT_ITERATION.fullmatch(text):
-                    with suppress(BadInputError):  # no name of a run
-                        layout, number = RunLayout(at["run"]), int(at["iteration"])
-                        named |= {layout.iteration(number, part) for part in ("checkpoint", "critic", "critic_state")}
+                    named |= _of_iteration(at["run"], int(at["iteration"]), "checkpoint", "critic", "critic_state")
+            if pretrain := (recipe.get("value") or {}).get("pretrain"):
+                for number in range(pretrain["first"], pretrain["last"] + 1):
+                    named |= _of_iteration(pretrain["run"], number, "rollouts")
     return named
+
+
+def _of_iteration(run: str, number: int, *parts: str) -> set[str]:
+    """Returns the keys of parts of an iteration; none if the text is no name of a run."""
+    with suppress(BadInputError):
+        return {RunLayout(run).iteration(number, part) for part in parts}
+    return set()
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -146,16 +166,13 @@ def _of_run(store: Store, run: str, rule: Retention, damaged: list[Damage] | Non
     refreshes = Refreshes()
     with noted(damaged, layout.refresh_requests):
         refreshes = Refreshes.read(store, layout)
-    if len(damaged or ()) > damage_before:
+    if len(damaged or ()) > damage_before or refreshes.unfinished:  # else the rest of the request could not be done
         return []
     kept_keys = ancestors | _kept_by_rule(layout, published, rule)
     removals = _unpublished_folders(store, layout, keys, published)
-    if refreshes.unfinished:  # the promoted checkpoint descends from artifacts that were set aside
-        removals = [removal for removal in removals if removal.what != "set aside"]
+    compared = {key.rpartition("/")[0] for key in published if _COMPARED.fullmatch(key, len(layout.root))}
     for key, manifest in published.items():
-        removable = _part(layout, key) in rule.parts or (
-            rule.comparisons and key.startswith(f"{layout.root}/comparisons/")
-        )
+        removable = _part(layout, key) in rule.parts or (rule.comparisons and key.rpartition("/")[0] in compared)
         if removable and manifest.pruned is None and manifest.files and key not in kept_keys:
             size = sum(file.size_bytes for file in manifest.files.values())
             removals.append(Removal(key, manifest.kind, size, f"{key}/{manifest.attempt}", manifest))
@@ -171,8 +188,10 @@ def _kept_by_rule(layout: RunLayout, published: dict[str, Manifest], rule: Reten
 
     keys = {key for key in published if _part(layout, key) and stays(_number(layout, key))}
     if rule.keep_for == "retrain":
-        keys |= {ref["key"] for key in tuple(keys) for ref in published[key].inputs.values()}
-    return keys
+        return keys | {ref["key"] for key in keys for ref in published[key].inputs.values()}
+    newest = published.get(layout.iteration(max(trained, default=0), "checkpoint"))
+    models = [ref["key"] for ref in newest.inputs.values() if ref["kind"] == Checkpoint.__name__] if newest else []
+    return keys | set(models)  # the next iteration may need the same reference, or be sampled from the weights before
 
 
 def _unpublished_folders(

@@ -188,6 +188,7 @@ class Session(Stages):
     ) -> None:
         super().__init__(stages.ctx, stages.live, stages.permit)
         self.recipe, self.layout, self.refresh = recipe, layout, refresh
+        self._staged = bool(recipe.stages)
         self._before_writing = before_writing
         if stop_after is not None:
             name, _, number = stop_after.partition("@")
@@ -247,6 +248,8 @@ class Session(Stages):
         """Returns the address of a part of iteration `number`."""
         key = self.layout.iteration(number, part)
         refresh = self.refresh.at(number)
+        if refresh and self._staged:
+            refresh = replace(refresh, any_config=True)
         if number in self._replaced:
             refresh = replace(refresh or Refresh({}, _NEVER), replaced=(self._replaced[number],))
         return ArtifactAddress(self.ctx.store, key, kind, refresh, self._before_writing, _iteration_label(number))

@@ -73,13 +73,15 @@ def promoted_checkpoint(decision: Ref[Decision], ctx: StageContext) -> Ref[Check
 def weights_after(decision: Ref[Decision], newest: Weights, ctx: StageContext) -> Weights:
     """Returns the weights that the next iteration starts from.
 
-    These are the newest weights, or after a rollback the promoted checkpoint with the state saved beside it. The
-    reference of the KL term is that of the newest weights in both cases.
+    These are the newest weights, or after a rollback the promoted checkpoint with the state saved beside it. The first
+    weights of the run have no state, also if they are another run's checkpoint. The reference of the KL term is that of
+    the newest weights in both cases.
     """
     if not Artifact.open(ctx.store, decision).manifest.facts["rolled_back"]:
         return newest
-    checkpoint = promoted_checkpoint(decision, ctx)
-    return replace(newest, checkpoint=checkpoint, state=state_beside(checkpoint, ctx.store))
+    standing = read_decision(decision, ctx.store).standing
+    state = state_beside(standing.checkpoint, ctx.store) if standing.iteration else None
+    return replace(newest, checkpoint=standing.checkpoint, state=state)
 
 
 def _update_pointer(pointer: str, iteration: int, decision: Ref[Decision], ctx: StageContext) -> None:

@@ -46,7 +46,7 @@ def prune(
         yes: Remove the files; without this option they are only listed.
     """
     from flows.removal import remove
-    from flows.retention import Retention, plan
+    from flows.retention import Retention, awaited, plan
 
     settings = {
         "parts": parts.split(","),
@@ -76,6 +76,8 @@ def prune(
         for item in removals:
             table.add_row(item.key, item.what, _size(item.size_bytes))
         console.print(table)
+    for run in awaited(store, runs):
+        print_line(f"{run} is left alone until `deerstalker iterate {run} --until N` has finished its --refresh")
     outcome = "removed" if yes else "would be removed; --yes removes them"
     console.print(f"{len(removals)} artifacts, {_size(total)}, {outcome}", soft_wrap=True)
     fail_if_damaged(store, damaged, json=False)

@@ -1,10 +1,13 @@
 """Finds the checkpoint or model source that a name on the command line means."""
 
 import re
+from collections.abc import Mapping
+from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 from artifacts.errors import BadInputError
-from artifacts.layout import RunLayout
+from artifacts.layout import RunLayout, is_run_name
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref, Report
 from artifacts.store.store import Store
@@ -17,6 +20,7 @@ from stages.models.source import (
     FolderModel,
     GgufPackageModel,
     HubModel,
+    ModelConfig,
     StoredModel,
     find_packaged_file,
 )
@@ -136,3 +140,33 @@ def published_checkpoint(name: str, store: Store) -> Ref[Checkpoint]:
             f"--checkpoint {name}", f"no run with a promoted checkpoint in {store.url}", FORMS, "see `deerstalker runs`"
         )
     return promoted.checkpoint
+
+
+def with_fixed_names(source: ModelConfig, store: Store, begun: Mapping[str, Any] | None) -> ModelConfig:
+    """Returns a model source that names the promoted checkpoints of runs by their keys, which keep their meaning.
+
+    Args:
+        source: The model source of a run's recipe.
+        store: The store of the run.
+        begun: The source with which the run began; None if it begins now.
+
+    Raises:
+        BadInputError: There is no such checkpoint.
+    """
+
+    def fixed(name: str, begun_with: str | None) -> str:
+        if not is_run_name(name):
+            return name
+        key = published_checkpoint(name, store).key if begun is None else begun_with or name
+        return key if key.startswith(f"{RunLayout(name).root}/") else name  # a model from outside has no other meaning
+
+    before = begun or {}
+    match source:
+        case StoredModel():
+            return source.model_copy(update={"name": fixed(source.name, before.get("name"))})
+        case MergedModel():
+            models = zip_longest(source.models, before.get("models", ())[: len(source.models)])
+            base = None if source.base is None else fixed(source.base, before.get("base"))
+            return source.model_copy(update={"models": tuple(fixed(*names) for names in models), "base": base})
+        case _:
+            return source

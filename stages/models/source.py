@@ -84,7 +84,8 @@ class StoredModel(Config):
 
     source: Literal["checkpoint"] = "checkpoint"
     name: Annotated[
-        StoredName, Field(description="a run (its promoted checkpoint), RUN@ITERATION or a checkpoint's key")
+        StoredName,
+        Field(description="a run (the checkpoint that stands promoted when this one begins), RUN@ITERATION or a key"),
     ]
 
 

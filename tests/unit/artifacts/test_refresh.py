@@ -1,5 +1,6 @@
 """Redoing what is published: what was named gives way, what follows gives way where it differs, the rest stays."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -107,3 +108,14 @@ def test_another_config_is_still_refused() -> None:
     address.attempt(Identity.of("grade", 1, {"grader": "strict"})).publish()
     with pytest.raises(IdentityMismatchError, match="grader"):
         address.find(Identity.of("grade", 1, {"grader": "published"}))
+
+
+def test_in_a_run_with_stages_other_settings_are_like_other_inputs() -> None:
+    """New figures may end a stage earlier, so that an iteration after it belongs to the next stage."""
+    store = Store.open("memory://renewal-staged")
+    ArtifactAddress(store, "g", Grades).attempt(Identity.of("sample", 1, {"max_tokens": 96})).publish()
+    refresh = renewal("evaluate")
+    assert refresh is not None
+    address = ArtifactAddress(store, "g", Grades, replace(refresh, any_config=True))
+    assert address.find(Identity.of("sample", 1, {"max_tokens": 96})) is not None
+    assert address.find(Identity.of("sample", 1, {"max_tokens": 160})) is None

@@ -89,7 +89,7 @@ def test_prune_spares_the_ancestors_of_what_stands_and_the_last(linked: tuple[St
     assert layout.iteration(1, "training_state") in ancestors
     assert not gone & ancestors
     parts = ("checkpoint", "training_state", "rollouts", "batch")
-    expected = {layout.iteration(n, part) for n in (4, 5) for part in parts}
+    expected = {layout.iteration(n, part) for n in (4, 5) for part in parts} - {layout.iteration(5, "checkpoint")}
     assert gone == expected, "the state saved beside what stands is its own: a rollback goes on from it"
 
 
@@ -98,9 +98,11 @@ def test_prune_spares_the_ancestors_of_what_stands_and_the_last(linked: tuple[St
     [
         ({"distil": {"teacher": "runs/linked/iterations/0004/checkpoint"}}, ["4/checkpoint"]),
         ({"teach": {"teacher": "linked@4"}}, ["4/checkpoint", "4/critic_state"]),
-        ({"model": {"source": "checkpoint", "name": "linked@5"}}, ["5/checkpoint"]),
-        ({"model": {"models": ["linked@4"], "base": "linked@5"}}, ["4/checkpoint", "4/critic_state", "5/checkpoint"]),
+        ({"model": {"source": "checkpoint", "name": "linked@4"}}, ["4/checkpoint", "4/critic_state"]),
+        ({"model": {"models": ["linked@6"], "base": "linked@4"}}, ["4/checkpoint", "4/critic_state"]),
         ({"value": {"source": "linked@4"}, "title": "me@4, -@4"}, ["4/checkpoint", "4/critic_state"]),
+        ({"model": {"name": "runs/linked/iterations/0004/checkpoint/"}}, ["4/checkpoint"]),
+        ({"value": {"pretrain": {"run": "linked", "first": 4, "last": 5}}}, ["4/rollouts", "5/rollouts"]),
         ({"title": "-@4"}, []),
     ],
 )
@@ -117,6 +119,44 @@ def test_what_the_recipe_of_another_run_names_stays(
     store.write_bytes(RunLayout("other").recipe, json.dumps(other).encode())
     after = {removal.key for removal in plan(store, rule, ["linked"])}
     assert before - after == {f"runs/linked/iterations/000{key}" for key in keys}
+
+
+def test_a_comparison_that_goes_on_keeps_its_batch(linked: tuple[Store, RunLayout]) -> None:
+    store, layout = linked
+    rule = Retention(parts=(), keep_last=100, comparisons=True)
+    for part in ("batch", "report"):
+        address = ArtifactAddress(store, layout.comparison(3, "dapo-1", part), Checkpoint)
+        assert not [item for item in plan(store, rule, ["linked"]) if "/comparisons/" in item.key]
+        _publish(address, Identity.of(part, 1, {}), 64, {})
+    assert len([item for item in plan(store, rule, ["linked"]) if "/comparisons/" in item.key]) == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "pruned"),
+    [
+        (["finetune@5"], "iterations/0005/checkpoint would be made again from runs/linked/iterations/0004/training_st"),
+        (["sample"], "would be made again from"),
+        (["finetune"], None),
+        (["finetune@4", "finetune@5"], None),
+        (["evaluate@6"], None),
+        (["finetune@6"], None),
+    ],
+)
+def test_what_was_pruned_cannot_be_asked_for_again(
+    linked: tuple[Store, RunLayout], names: list[str], pruned: str | None
+) -> None:
+    """A request that cannot be carried out would stand in the way of every later command of the run."""
+    store, layout = linked
+    rule = Retention(keep_last=1, keep_every=0, keep_for="regrade")
+    state = layout.iteration(4, "training_state")
+    remove(store, [item for item in plan(store, rule, ["linked"]) if item.key == state], rule)
+    known, now = ("sample", "finetune", "evaluate"), datetime.now(UTC)
+    if pruned is None:
+        assert record_request(store, layout, names, now, known).unfinished
+        return
+    with pytest.raises(BadInputError, match=f"refresh .*{pruned}.* whose files were pruned"):
+        record_request(store, layout, names, now, known)
+    assert not Refreshes.read(store, layout).requests
 
 
 def test_what_is_kept_to_train_again_has_what_it_started_from(linked: tuple[Store, RunLayout]) -> None:
@@ -202,7 +242,9 @@ def test_what_finished_stages_left_behind_goes_and_what_an_unfinished_one_needs_
         if number == 6:
             attempt.publish({})
     command = ["prune", "linked", "--keep-last", "100", "--store", store.url]
-    assert {item.what for item in plan(store, Retention(keep_last=100))} == {"step checkpoints"}  # not all is redone
+    assert plan(store, Retention(keep_last=1)) == [], "not all is redone"
+    assert run_command(command) == 0
+    assert "linked is left alone until `deerstalker iterate linked --until N` has" in capsys.readouterr().out
     record_done(store, layout, Refreshes.read(store, layout))
 
     before = store.list()

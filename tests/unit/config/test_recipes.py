@@ -19,9 +19,11 @@ from artifacts.refs import Checkpoint, Puzzles, Report
 from artifacts.store.store import Store
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_profile, load_recipe, recipe_names
-from flows.opening import RunRequest, opened, with_early_stop
+from flows.opening import RunRequest, opened, with_early_stop, with_fixed_model
 from flows.session import check_recipe, freeze_recipe, recipe_to_continue
 from stages.models.from_scratch import ScratchModel
+from stages.models.source import StoredModel
+from tests.support.made_run import make_run
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -215,6 +217,22 @@ def test_what_no_run_should_begin_with_is_refused_and_what_has_begun_goes_on(
     freeze_recipe(store, layout, load_recipe("quickstart", overrides))  # as an earlier version began it
     with opened(request) as run:
         assert run.layout == layout
+
+
+def test_a_run_goes_on_from_the_checkpoint_that_it_began_with(tmp_path: Path) -> None:
+    store, layout = Store.open(str(tmp_path)), RunLayout("mine")
+    promoted = RunLayout(make_run(store).run).promoted
+    recipe = load_recipe("quickstart", ["model={source='checkpoint', name='made'}", "warm_start=null"])
+
+    def opened_with() -> Recipe:
+        return with_fixed_model(recipe_to_continue(store, layout, recipe), store, layout)
+
+    begun = opened_with()
+    assert begun.model == StoredModel(name="runs/made/iterations/0004/checkpoint")
+    freeze_recipe(store, layout, begun)
+    store.delete(promoted)  # what stands promoted now has no meaning for the run
+    assert opened_with() == begun
+    check_recipe(store, layout, opened_with())
 
 
 def test_a_start_that_asks_to_redo_stages_takes_the_name_at_once(request_of_mine: Callable[..., RunRequest]) -> None:

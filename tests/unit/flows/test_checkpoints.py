@@ -9,9 +9,10 @@ from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Ref
 from artifacts.store.store import Store
-from flows.lookup.checkpoints import find_checkpoint
+from flows.lookup.checkpoints import find_checkpoint, with_fixed_names
 from flows.lookup.history import read_run
-from stages.models.source import FolderModel, GgufPackageModel, HubModel
+from stages.models.merging.config import MergedModel
+from stages.models.source import FolderModel, GgufPackageModel, HubModel, StoredModel
 
 
 def test_a_run_is_its_promoted_checkpoint(made: tuple[Store, RunLayout]) -> None:
@@ -86,3 +87,22 @@ def test_sources(made: tuple[Store, RunLayout], tmp_path: Path) -> None:
 def test_what_stands_for_nothing_is_refused(made: tuple[Store, RunLayout], name: str, problem: str) -> None:
     with pytest.raises(BadInputError, match=problem):
         find_checkpoint(name, made[0])
+
+
+def test_a_run_keeps_the_checkpoint_that_its_name_meant_when_it_began(made: tuple[Store, RunLayout]) -> None:
+    """The other run may promote another checkpoint before this one is continued."""
+    store, layout = made
+    promoted, first = find_checkpoint("made", store), layout.iteration(1, "checkpoint")
+    assert isinstance(promoted, Ref) and promoted.key != first
+    named = StoredModel(name="made")
+    begun = with_fixed_names(named, store, None)
+    assert begun == StoredModel(name=promoted.key)
+    assert with_fixed_names(named, store, {"source": "checkpoint", "name": first}) == StoredModel(name=first)
+    for other in ("made", "runs/other/iterations/0001/checkpoint"):  # frozen by an older release, or of another recipe
+        assert with_fixed_names(named, store, {"source": "checkpoint", "name": other}) == named
+    for name in ("made@1", first):
+        assert with_fixed_names(StoredModel(name=name), store, None).name == name
+    merged = MergedModel(models=("made@1",), base="made")
+    assert with_fixed_names(merged, store, None) == MergedModel(models=("made@1",), base=promoted.key)
+    frozen = {"source": "merged", "models": ["made@1"], "base": first}
+    assert with_fixed_names(merged, store, frozen) == MergedModel(models=("made@1",), base=first)

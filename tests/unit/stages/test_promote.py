@@ -16,6 +16,7 @@ from artifacts.address import ArtifactAddress
 from artifacts.documents.self_checksum import sealed_json
 from artifacts.errors import IntegrityError
 from artifacts.identity import Identity
+from artifacts.manifest import MANIFEST_NAME
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Decision, Ref, Report
 from artifacts.schemas import RESULTS
@@ -196,6 +197,10 @@ def test_a_fallen_curve_goes_back_to_the_best_and_counts_anew(tmp_path: Path) ->
     back = weights_after(refs[2], newest, ctx)
     assert back.checkpoint.as_json() == verdicts[0]["candidate"]["checkpoint"]
     assert back.reference == newest.reference
+    first = Artifact.open(store, back.checkpoint)
+    manifest = first.manifest.model_copy(update={"inputs": {"state": newest.checkpoint.as_json()}})
+    store.write_bytes(f"{first.key}/{MANIFEST_NAME}", manifest.to_bytes())
+    assert weights_after(refs[2], newest, ctx).state is None, "the first weights may be a trained one of another run"
     assert weights_after(refs[1], newest, ctx) == newest
 
 
