@@ -87,6 +87,8 @@ class Verification:
 def verify(store: Store, progress: Callable[[int, int], None] | None = None) -> Verification:
     """Reads every file of a store and compares it with the checksum in its manifest, list of checksums or own name.
 
+    Others may use the store at the same time: files that they remove or replace meanwhile do not count as damaged.
+
     Args:
         store: The store.
         progress: Called with the number of files that have been read and the total number.
@@ -99,17 +101,14 @@ def verify(store: Store, progress: Callable[[int, int], None] | None = None) -> 
     result = Verification()
     noted_strays(store, "", result.damaged)
     result.damaged = [damage for damage in result.damaged if not (damage.file.startswith(".") and "/" in damage.file)]
+    listings = sorted(key for key in keys if key.endswith((f"/{MANIFEST_NAME}", f"/{SUMS_NAME}")))
     stated: dict[str, str] = {}
-    for key in sorted(keys):
-        match key.rpartition("/")[2]:
-            case name if name == MANIFEST_NAME:
-                stated |= _of_manifest(store, key, result)
-            case name if name == SUMS_NAME:
-                stated |= _of_sums(store, key, result)
-            case _:
-                pass
-    listings = {key for key in keys if key.endswith((f"/{MANIFEST_NAME}", f"/{SUMS_NAME}"))}
-    for key in sorted(keys - listings - stated.keys()):
+    stated_in: dict[str, str] = {}
+    for listing in listings:
+        checksums = _stated_by(store, listing, result)
+        stated |= checksums
+        stated_in |= dict.fromkeys(checksums, listing)
+    for key in sorted(keys.difference(listings, stated)):
         if checksum := checksum_in_name(key):
             stated[key] = checksum
         elif is_sealed(key):
@@ -117,18 +116,30 @@ def verify(store: Store, progress: Callable[[int, int], None] | None = None) -> 
         else:
             result.unchecked.append(key)
     _check_content(store, stated, result, progress)
+    result.damaged = [
+        damage
+        for damage in result.damaged
+        if damage.file not in stated or _is_stated(store, damage.file, stated[damage.file], stated_in.get(damage.file))
+    ]
     result.damaged.sort(key=lambda damage: damage.file)
     return result
 
 
-def _of_manifest(store: Store, key: str, result: Verification) -> dict[str, str]:
-    """Returns the checksums that a manifest states, by key; none if the manifest is damaged."""
-    data = _counted(store.read_bytes(key), result)
+def _stated_by(store: Store, listing: str, result: Verification) -> dict[str, str]:
+    """Returns the checksums that a manifest or a list of checksums states, by key; none if it is damaged or gone."""
+    of_manifest = listing.endswith(f"/{MANIFEST_NAME}")
     try:
-        manifest = Manifest.from_bytes(data, key)
-    except IntegrityError as error:
-        result.damaged.append(Damage(key, error.found, error.expected))
+        data = _counted(store.read_bytes(listing), result)
+        return _of_manifest(data, listing, result) if of_manifest else _of_sums(data, listing)
+    except MissingKeyError:  # removed since the store was listed
         return {}
+    except IntegrityError as error:
+        result.damaged.append(Damage(listing, error.found, error.expected))
+        return {}
+
+
+def _of_manifest(data: bytes, key: str, result: Verification) -> dict[str, str]:
+    manifest = Manifest.from_bytes(data, key)
     result.artifacts += 1
     if manifest.pruned:
         result.pruned += 1
@@ -137,21 +148,21 @@ def _of_manifest(store: Store, key: str, result: Verification) -> dict[str, str]
     return {f"{folder}/{name}": file.sha256 for name, file in manifest.files.items()}
 
 
-def _of_sums(store: Store, key: str, result: Verification) -> dict[str, str]:
-    """Returns the checksums in a list of checksums, by key; none if the list is damaged."""
-    data = _counted(store.read_bytes(key), result)
-    try:
-        sums = read_sums(data, key)
-    except IntegrityError as error:
-        result.damaged.append(Damage(key, error.found, error.expected))
-        return {}
-    return {f"{key.removesuffix(SUMS_NAME)}{name}": sha256 for name, sha256 in sums.items()}
+def _of_sums(data: bytes, key: str) -> dict[str, str]:
+    return {f"{key.removesuffix(SUMS_NAME)}{name}": sha256 for name, sha256 in read_sums(data, key).items()}
+
+
+def _is_stated(store: Store, key: str, sha256: str, listing: str | None) -> bool:
+    """Returns whether a file should still have a checksum, which a listing or (if it is None) its own name states."""
+    return store.exists(key) if listing is None else _stated_by(store, listing, Verification()).get(key) == sha256
 
 
 def _check_sealed(store: Store, key: str, result: Verification) -> None:
     """Checks a file that carries its own checksum, because it may be overwritten."""
     try:
         check_seal(_counted(store.read_bytes(key), result), key)
+    except MissingKeyError:  # removed since the store was listed
+        return
     except IntegrityError as error:
         result.damaged.append(Damage(key, error.found, error.expected))
 

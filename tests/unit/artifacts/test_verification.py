@@ -1,6 +1,9 @@
 """Every flipped bit of a store is found, and named by its file; what was removed on purpose is no damage."""
 
 import random
+import shutil
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,9 @@ from artifacts.manifest import MANIFEST_NAME, Manifest, Pruned
 from artifacts.reading import Artifact
 from artifacts.refs import Grades
 from artifacts.store.store import Store
+from artifacts.store.transfer import FileDigest
 from artifacts.verification import verify
+from flows.removal import Removal, remove
 from tests.support.made_run import make_run
 
 
@@ -156,3 +161,41 @@ def test_suite_names_are_folders() -> None:
     assert RunLayout("r").suite("harder", 3) == "runs/r/suites/harder/0003"
     with pytest.raises(BadInputError, match="suite name"):
         RunLayout("r").suite("a/b", 1)
+
+
+class Busy(Store):
+    """A store that others change after it was listed, just before its first file is read."""
+
+    changes: Callable[[], None] | None = None
+
+    def digest(self, key: str) -> FileDigest:
+        with _CHANGING:
+            if changes := self.changes:
+                self.changes = None
+                changes()
+        return super().digest(key)
+
+
+_CHANGING = threading.Lock()
+
+
+def test_what_others_remove_or_replace_meanwhile_is_no_damage(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "store")
+    store, other = Busy.open(str(tmp_path / "store")), Store.open(str(tmp_path / "store"))
+    layout = RunLayout("made")
+    state, step = Artifact.at(other, layout.iteration(2, "checkpoint")), layout.iteration(2, "report")
+    shard = f"{step}/progress-00ff/{shard_name('rollouts', '.parquet', b'shard')}"
+    other.write_bytes(shard, b"shard")
+    lost = Artifact.at(other, layout.iteration(1, "checkpoint"))
+
+    def changes() -> None:
+        remove(
+            other, [Removal(state.key, "Checkpoint", 0, f"{state.key}/{state.manifest.attempt}", state.manifest)], ""
+        )
+        other.delete(shard)
+        write_files(other, layout.summary, {"report.html": b"<p>again</p>", "summary.json": b"{}\n"})
+        other.delete(f"{lost.key}/{lost.manifest.attempt}/config.json")
+
+    store.changes = changes
+    assert [damage.file for damage in verify(store).damaged] == [f"{lost.key}/{lost.manifest.attempt}/config.json"]
+    assert store.changes is None
