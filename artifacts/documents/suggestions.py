@@ -32,7 +32,7 @@ def meant_key(model: type[BaseModel], place: Sequence[int | str]) -> str | None:
     """Returns the setting that an unknown key probably means, with its sections: `finetune.loss.clip_high`.
 
     It is the most similar name in the same section, or else the least deep setting of exactly this name; None if
-    there is neither.
+    there is neither, or if it is the refused key itself, which another kind of the section has.
 
     Args:
         model: The config that was to have the key.
@@ -51,8 +51,10 @@ def meant_key(model: type[BaseModel], place: Sequence[int | str]) -> str | None:
         models = inner or tagged or models
     near = closest(key, {name: None for kind in models for name in kind.model_fields})
     if near:
-        return ".".join([*path, near])
+        return ".".join([*path, near]) if near != key else None
     equal = [name for name in setting_names(model) if name.rpartition(".")[2] == key]
+    if ".".join([*path, key]) in equal:
+        return None
     return min(equal, key=lambda name: name.count("."), default=None)
 
 

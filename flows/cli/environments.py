@@ -103,7 +103,7 @@ def try_one(
         answer: A completion to grade; by default the right answer if the environment can write it, else an empty text.
     """
     from stages.environments import environment
-    from stages.environments.capabilities import WritesAnswers
+    from stages.environments.capabilities import GradesMany, WritesAnswers
 
     if count < 1:
         raise BadInputError(f"--count {count}", "not a number of items", "1 or more")
@@ -111,7 +111,11 @@ def try_one(
     known = environment.get(items[0].environment)
     writer = known if answer is None and isinstance(known, WritesAnswers) else None
     answers = [writer.write_answer(item) if writer else answer or "" for item in items]
-    graded = [known.grade(text, item) for text, item in zip(answers, items, strict=True)]
+    pairs = list(zip(answers, items, strict=True))
+    if isinstance(known, GradesMany):  # twice, so that a grader whose scores differ is refused
+        graded = known.grade_many([*pairs, *pairs])[: len(pairs)]
+    else:
+        graded = [known.grade(text, item) for text, item in pairs]
     if options.json:
         rows = [
             {"id": item.puzzle_id, "prompt": item.prompt, "solution": item.solution, "answer": text, **asdict(grade)}

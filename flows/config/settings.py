@@ -96,9 +96,25 @@ def validate(model: type[M], data: Mapping[str, Any], where: str) -> M:
 
 def _problem(model: type[BaseModel], problem: ErrorDetails) -> str:
     at = ".".join(str(part)[:_MOST_SHOWN] for part in problem["loc"]) or "settings"
+    if problem["type"] == "union_tag_invalid" and isinstance(environment := _environment(problem), str):
+        return f"{at}: {environment}"
     shown = json.dumps(problem["input"], default=str)
     value = f" (found {shown})" if len(shown) < _MOST_SHOWN else ""
     return f"{at}: {problem['msg']}{value}{_hint(model, problem)}"
+
+
+def _environment(problem: ErrorDetails) -> str | None:
+    """Returns the problem of a table that names an environment which does not fit; None for other tables."""
+    name = problem["input"].get("environment") if isinstance(problem["input"], dict) else None
+    if not isinstance(name, str):
+        return None
+    from stages.environments.environment import names_of_kinds
+
+    known = names_of_kinds(_QUOTED.findall(problem["ctx"]["expected_tags"]))
+    module, colon, target = name.partition(":")
+    file = [f"{module}.py{colon}{target}"] if colon and not module.endswith(".py") else []
+    meant = did_you_mean(name, [*known, *file])
+    return f"environment {name[:_MOST_SHOWN]!r} is unknown or does not fit here{meant}; expected {', '.join(known)}"
 
 
 def _hint(model: type[BaseModel], problem: ErrorDetails) -> str:

@@ -5,6 +5,7 @@ An environment is a folder beside this file and a line in one of the two tables 
 `stages.environments.capabilities`.
 """
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -74,6 +75,15 @@ def names() -> tuple[str, ...]:
     return tuple(_ENVIRONMENTS)
 
 
+def names_of_kinds(kinds: Sequence[str]) -> list[str]:
+    """Returns how recipes name the environments of some kinds (see `kind_of`), installed packages by their names."""
+    return [
+        written
+        for kind in kinds
+        for written in (installed() if kind == PACKAGE else [f"{kind}:TASK" if kind == "reasoning_gym" else kind])
+    ]
+
+
 def kind_of(name: str) -> str:
     """Returns the key of a name in the two tables; an unknown name is returned unchanged."""
     word = name.partition(":")[0]
@@ -93,7 +103,7 @@ def get(name: str) -> Environment:
     if (kind := kind_of(name)) in _BY_PREFIX:
         return _loaded(_BY_PREFIX[kind])(name)
     if name not in _ENVIRONMENTS:
-        known = (*_ENVIRONMENTS, *_BY_PREFIX, *installed())
+        known = names_of_kinds([*_ENVIRONMENTS, *_BY_PREFIX])
         raise BadInputError("environment", f"{name[:80]!r}{did_you_mean(name, known)}", f"one of {', '.join(known)}")
     return _loaded(_ENVIRONMENTS[name])
 

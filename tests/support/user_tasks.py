@@ -65,6 +65,12 @@ class NotJson(Wild):
 class Large(Wild):
     def items(self, count, seed): return [{"prompt": "a", "x": "y" * 1_000_001}]
 
+class Tuples(Wild):
+    def items(self, count, seed): return [{"prompt": "a", "pair": (1, 2)}]
+
+class Numbered(Wild):
+    def items(self, count, seed): return [{"prompt": "a", "by_id": {1: "x"}}]
+
 class Raises(Wild):
     def items(self, count, seed): raise KeyError("gone")
 

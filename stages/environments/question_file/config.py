@@ -12,6 +12,7 @@ from stages.environments.config import SourceConfig
 from stages.environments.puzzle import FileGrader
 
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]+)\}")
+BRACES_AS_TEXT = "for braces as text write {{ and }}, as in \\boxed{{answer}}"
 _BRACES = {"{{": "{", "}}": "}"}
 
 
@@ -57,7 +58,9 @@ class QuestionColumns(SourceConfig):
         if not self.prompt_columns:
             raise ValueError("prompt names no column: write {question}, or the name of another column in braces")
         if self.answer in self.prompt_columns or "answer" in _names(self.prompt):
-            raise ValueError("prompt names the column of the answer, so every prompt would give its answer away")
+            raise ValueError(
+                f"prompt names the column of the answer, so every prompt would give its answer away; {BRACES_AS_TEXT}"
+            )
         return self
 
     @property

@@ -29,6 +29,8 @@ _NUMBER = re.compile(
     rf"(?P<digits>(?P<continental>{_CONTINENTAL})|{_INDIAN}|{_DIGITS})"
     r"(?:[eE](?P<power>[-+]?[0-9]{1,3})(?![0-9A-Za-z]))?(?:[ ]?/[ ]?(?P<divisor>[0-9]+))?)"
 )
+_SOLUTION_END = "####"
+"""Separates a worked solution from its number, as in GSM8K."""
 _LONGEST_NUMBER = 400
 """Characters of the longest number that is read; Python refuses integers of thousands of digits."""
 _LETTER = r"(?:[A-HJ-Z](?![\w'])|I(?![\w']| [a-z]))"  # "I think" names no choice
@@ -110,10 +112,18 @@ def written(answer: str, grader: FileGrader) -> str:
 
 
 def can_read(answer: str, grader: FileGrader) -> bool:
-    """Returns whether a grader can read a right answer, and reads the same value in the text of `written`."""
+    """Returns whether a grader can read a right answer, and reads the same value in the text of `written`.
+
+    A right answer is not read as a number if it has several, such as `3 1/2`; numbers before `####` or `Answer:` are
+    those of a solution.
+    """
     gold = read_gold(answer, grader)
     if gold is None or grader == "regex":
         return gold is not None
+    if grader == "number":
+        start = max(answer.rfind(_SOLUTION_END), _after_marker(answer) or 0)
+        if len({_value(match) for match in _NUMBER.finditer(answer, max(start, 0))}) > 1:
+            return False
     reading = read_answer(written(answer, grader), grader)
     return reading is not None and reading.value == gold.value
 
@@ -121,7 +131,7 @@ def can_read(answer: str, grader: FileGrader) -> bool:
 READABLE: dict[FileGrader, str] = {
     "exact": "a text",
     "choice": "a letter, such as B or (B)",
-    "number": "a number, such as 1,234.5 or 3/4",
+    "number": "one number, such as 1,234.5 or 7/2, or a solution that ends in #### and the number",
     "boxed": "a text with balanced braces",
     "regex": "a text",
 }

@@ -10,12 +10,12 @@ from typing import Any, Literal, cast
 import polars as pl
 
 from artifacts.documents.parsing import is_file, text_problem
-from artifacts.documents.suggestions import did_you_mean
+from artifacts.documents.suggestions import closest, did_you_mean
 from artifacts.errors import BadInputError
 from artifacts.store.location import local_folder
 from artifacts.store.store import MissingKeyError, Store
 from stages.environments.puzzle import Puzzle
-from stages.environments.question_file.config import QuestionColumns, WrittenNumber
+from stages.environments.question_file.config import BRACES_AS_TEXT, QuestionColumns, WrittenNumber
 from stages.environments.single_answer import ANSWER, single_item
 
 Split = Literal["train", "val", "test"]
@@ -47,7 +47,9 @@ def content_of(path: str) -> bytes:
     expected, remedy = "a .jsonl, .csv or .parquet file", "check puzzles.puzzle.path"
     if (local := local_folder(path)) is not None:
         if not is_file(local):
-            raise BadInputError(path, "no such file", expected, remedy)
+            if not local.is_absolute():
+                remedy = "a relative puzzles.puzzle.path starts at the working directory"
+            raise BadInputError(str(local.absolute()), "no such file", expected, remedy)
         try:
             return local.read_bytes()
         except OSError as error:
@@ -197,11 +199,14 @@ def _check_columns(columns: Any, where: str, config: QuestionColumns) -> None:
     for column in config.columns:
         if column not in columns:
             names = list(columns)
+            in_prompt = column in config.prompt_columns and column != config.question
+            near = "" if in_prompt and closest(column, names) == config.answer else did_you_mean(column, names)
+            braces = f"; {BRACES_AS_TEXT}" if in_prompt else ""
             shown = ", ".join(name[:40] for name in names[:_SHOWN_COLUMNS])
             more = f" and {len(names) - _SHOWN_COLUMNS} more" if len(names) > _SHOWN_COLUMNS else ""
             raise BadInputError(
                 where,
-                f"no column {column!r}{did_you_mean(column, names)}",
+                f"no column {column!r}{near}",
                 f"one of: {shown}{more}",
-                "name the columns in puzzles.puzzle, and in its prompt",
+                f"name the columns in puzzles.puzzle, and in its prompt{braces}",
             )

@@ -14,6 +14,7 @@ from artifacts.errors import BadInputError
 from stages.environments.config import SourceConfig
 
 _PUT_IT = "put it beside the recipe, or into the working directory"
+_PUT_IT_THERE = "put it there, or write its path relative to the recipe, such as ../FILE.py:OBJECT"
 ENTRY_POINTS = "deerstalker.environments"
 """Entry point group of packages with environments."""
 _LIMIT_S = Field(
@@ -68,7 +69,7 @@ class FunctionConfig(SourceConfig):
             BadInputError: There is no such file, or its digest differs from the one in the recipe.
         """
         config = self if self.folder is not None else self.model_copy(update={"folder": str(folder.resolve())})
-        digest = digest_of(Path(config.location or ""))
+        digest = digest_of(Path(config.location or ""), _PUT_IT_THERE)
         if self.sha256 not in (None, digest):
             raise changed(self.environment.rpartition(":")[0], str(self.sha256), digest)
         note_file(digest, config.location)
@@ -123,8 +124,11 @@ def file_of(location: str, sha256: str) -> Path:
     return next((place for place in places if place.exists()), places[0])
 
 
-def digest_of(file: Path) -> str:
+def digest_of(file: Path, remedy: str = _PUT_IT) -> str:
     """Returns the SHA-256 (hex) of a Python file.
+
+    Args:
+        remedy: What to do if there is none.
 
     Raises:
         BadInputError: It cannot be read.
@@ -133,7 +137,7 @@ def digest_of(file: Path) -> str:
         return hashlib.sha256(file.read_bytes()).hexdigest()
     except OSError as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
-        raise BadInputError(str(file), reason, "the file of the environment", _PUT_IT) from error
+        raise BadInputError(str(file), reason, "the file of the environment", remedy) from error
 
 
 def changed(name: str, before: str, now: str) -> BadInputError:

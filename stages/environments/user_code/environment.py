@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from artifacts.documents.parsing import text_problem
+from artifacts.documents.suggestions import did_you_mean
 from artifacts.errors import BadInputError
 from stages.environments.capabilities import Items
 from stages.environments.puzzle import Graded, Grader, Parsed, Puzzle
@@ -148,6 +149,10 @@ class UserSource:
             BadInputError: There are too few different items, or one cannot be used.
         """
         total, level = sum(sizes.values()), getattr(self._config, "level", None)
+        if level is not None and level not in (known := self._environment.level_names()):
+            found = f"{level!r}{did_you_mean(level, known)}"
+            expected = ", ".join(known) or f"no level, because {self._environment.name} has none"
+            raise BadInputError("puzzles.puzzle.level", found, expected)
         puzzles: dict[str, Puzzle] = {}
         made = requested = 0
         for doubling in range(_MOST_REQUESTS):

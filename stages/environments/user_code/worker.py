@@ -82,6 +82,13 @@ def _checked(item: Any, number: int) -> str:
         written = json.dumps(item, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise TypeError(f"item {number} is not JSON ({error})") from error
+    stored = json.loads(written)
+    if changed := next((key for key, value in item.items() if key not in stored or stored[key] != value), None):
+        now = _short(stored[changed]) if changed in stored else "a text as key"
+        raise TypeError(
+            f"item {number} changes when it is stored as JSON: {changed!r} is {_short(item[changed])} and then {now}; "
+            "use lists instead of tuples, and texts as keys"
+        )
     if len(written) > LARGEST_ITEM:
         raise ValueError(f"item {number} has {len(written):,} bytes of JSON, expected at most {LARGEST_ITEM:,}")
     return written

@@ -82,6 +82,26 @@ def test_what_was_probably_meant_is_named(change: str, meant: str) -> None:
     assert f"did you mean {meant}?" in refusal(load_recipe, "quickstart", change)
 
 
+@pytest.mark.parametrize(
+    ("puzzle", "message"),
+    [
+        ("{environment='my_tasks:Countdown'}", r"'my_tasks:Countdown' .*, did you mean 'my_tasks\.py:Countdown'\?"),
+        ("{environment='zebar'}", "'zebar' is unknown or does not fit here, did you mean 'zebra'.; expected temp"),
+        ("{environment='mixture', parts=[{puzzle={environment='a.py:B'}}, {puzzle={environment='zebra'}}]}",
+         r"parts\.0\.puzzle: environment 'a\.py:B' .* fit here; expected temporal_clue, zebra, reasoning_gym:TASK;"),
+    ],
+)  # fmt: skip
+def test_an_environment_that_does_not_fit_is_named_as_recipes_name_it(puzzle: str, message: str) -> None:
+    with pytest.raises(BadInputError, match=message):
+        load_recipe("quickstart", [f"puzzles.puzzle={puzzle}"])
+
+
+def test_a_setting_of_another_kind_is_not_suggested_for_itself() -> None:
+    """`path` is a setting of `file`, and was suggested as the meaning of `path` there."""
+    with pytest.raises(BadInputError, match=r"zebra\.path: Extra inputs are not permitted \(found \"x\"\); correct"):
+        load_recipe("quickstart", ["puzzles.puzzle={environment='zebra', path='x'}"])
+
+
 def test_names_of_files_and_profiles_are_suggested_too() -> None:
     assert "did you mean 'quickstart'?" in refusal(load_recipe, "qickstart", "seed=1")
     assert "did you mean 'cuda'?" in refusal(load_profile, "cuda12", "workers=1")

@@ -189,3 +189,17 @@ def test_patterns_that_cannot_be_used(pattern: str, problem: str) -> None:
     message = pattern_problem(pattern)
     assert problem in message
     assert bool(message) == bool(problem)
+
+
+@pytest.mark.parametrize(
+    ("answer", "readable"),
+    [
+        ("72", True), ("72 apples", True), ("$5", True), ("7/2", True), ("7 (approx. 7.0)", True), ("1,000,000", True),
+        ("48 + 24 = <<48+24=72>>72\n#### 72", True), ("From 3 and 4. Answer: 7", True),
+        ("3 1/2", False), ("5 m^2", False), ("1 000 000", False), ("12,5", False), ("10^6", False), ("10:30", False),
+        ("x = 5, y = 2", False), ("#### 3 or 4", False), ("seven", False),
+    ],
+)  # fmt: skip
+def test_a_right_answer_is_one_number(answer: str, readable: bool) -> None:
+    """The last of several numbers would be taken for the answer, and wrong completions rewarded."""
+    assert can_read(answer, "number") == readable

@@ -130,6 +130,11 @@ def test_a_score_that_differs_the_second_time_is_refused(folder: Path, tmp_path:
         ("wild.py:Texts", "Texts.items: raised TypeError: item 0 is 'a', expected a dict"),
         ("wild.py:NoPrompt", "item 0 has the prompt None, expected a text"),
         ("wild.py:NotJson", "item 0 is not JSON"),
+        (
+            "wild.py:Tuples",
+            r"item 0 changes when it is stored as JSON: 'pair' is \(1, 2\) and then \[1, 2\]; use lists",
+        ),
+        ("wild.py:Numbered", "'by_id' is {1: 'x'} and then {'1': 'x'}; use lists instead of tuples, and texts as keys"),
         ("wild.py:Large", r"item 0 has 1,000,\d+ bytes of JSON, expected at most 1,000,000"),
         ("wild.py:Raises", "Raises.items: raised KeyError: 'gone'"),
         (
@@ -306,6 +311,11 @@ def test_an_installed_package(package: Path, ctx: StageContext, capsys: pytest.C
     check_documented("environments try", tried)
     assert tried["items"][0]["answers"]["answer"]["note"] == "raised RuntimeError: x"
 
+    for level, message in (("hrad", "'hrad', did you mean 'hard'.; expected easy, hard"), ("", "expected easy, hard")):
+        named = PackageConfig(environment="wild", level=level).located(Path())
+        with pytest.raises(BadInputError, match=f"puzzles.puzzle.level: .*{message}"):
+            splits_of(PrepareConfig(puzzle=named, train=1, val=1, test=1), ctx, f"set{level}")
+
     config = PrepareConfig(
         puzzle=PackageConfig(environment="wild", limit_s=2.0).located(Path()), train=1, val=1, test=1
     )
@@ -361,6 +371,11 @@ def test_the_list_has_every_environment_and_says_how_a_recipe_names_it(
     assert run_command(["environments"]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("reasoning_gym:TASK"))
     assert "not installed" in line and "uv sync --extra reasoning-gym" in line
+
+
+def test_a_random_grader_shows_itself_when_it_is_tried(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["environments", "try", f"{folder}/wild.py:Wild", "--count", "1", "--answer", "random"]) == 2
+    assert "graded the same completion with 0." in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("name", ["maths", "mixture", "file:number"])
