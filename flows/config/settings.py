@@ -110,7 +110,7 @@ def _environment(problem: ErrorDetails) -> str | None:
         return None
     from stages.environments.environment import names_of_kinds
 
-    known = names_of_kinds(_QUOTED.findall(problem["ctx"]["expected_tags"]))
+    known = names_of_kinds(_QUOTED.findall(problem.get("ctx", {}).get("expected_tags", "")))
     module, colon, target = name.partition(":")
     file = [f"{module}.py{colon}{target}"] if colon and not module.endswith(".py") else []
     meant = did_you_mean(name, [*known, *file])
