@@ -150,9 +150,8 @@ class UserSource:
         """
         total, level = sum(sizes.values()), getattr(self._config, "level", None)
         if level is not None and level not in (known := self._environment.level_names()):
-            found = f"{level!r}{did_you_mean(level, known)}"
             expected = ", ".join(known) or f"no level, because {self._environment.name} has none"
-            raise BadInputError("puzzles.puzzle.level", found, expected)
+            raise BadInputError("puzzles.puzzle.level", f"{level!r}{did_you_mean(level, known)}", expected)
         puzzles: dict[str, Puzzle] = {}
         made = requested = 0
         for doubling in range(_MOST_REQUESTS):
