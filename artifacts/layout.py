@@ -117,6 +117,10 @@ class RunLayout:
         inside = key.startswith(f"{self.root}/iterations/") and slash and _NUMBER.fullmatch(number)
         return int(number) if inside else None
 
+    def is_aside(self, key: str) -> bool:
+        """Returns whether a key belongs to a comparison or a suite, which no iteration reads or makes again."""
+        return key.startswith((f"{self.root}/comparisons/", f"{self.root}/suites/"))
+
     def comparison(self, number: int, recipe: str, part: str) -> str:
         """Returns the key of an artifact of a recipe that was tried on the rollouts of iteration `number`."""
         return f"{self.root}/comparisons/{number:04d}/{recipe}/{part}"

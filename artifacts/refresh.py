@@ -156,8 +156,8 @@ def _refuse_pruned(store: Store, layout: RunLayout, request: RefreshRequest) -> 
         BadInputError: Names the first such artifact, and its pruned input.
     """
     made: dict[str, Manifest] = {}
-    for key in sorted(store.list(layout.root)):
-        if key.endswith(f"/{MANIFEST_NAME}"):
+    for key in store.list(layout.root):
+        if key.endswith(f"/{MANIFEST_NAME}") and not layout.is_aside(key):
             made[key.removesuffix(f"/{MANIFEST_NAME}")] = Manifest.from_bytes(store.read_bytes(key), key)
     named = {key for key, one in made.items() if one.identity.stage in request.named_at(layout.iteration_of(key))}
     again, added = set(named), True

@@ -112,7 +112,7 @@ def opened(request: RunRequest) -> Generator[Session]:
 
 def with_fixed_model(recipe: Recipe, store: Store, layout: RunLayout) -> Recipe:
     """Returns the recipe with the checkpoint that the run begins or began with in place of a name that may change."""
-    begun = read_recipe(store, layout)["model"] if store.exists(layout.recipe) else None
+    begun = read_recipe(store, layout).get("model", {}) if store.exists(layout.recipe) else None
     return recipe.model_copy(update={"model": with_fixed_names(recipe.model, store, begun)})
 
 

@@ -316,7 +316,7 @@ def _fastest(
             for settings in possible_settings(recipe, profile, cluster, offload=offload)
         )
         if fitting := [layout for layout in layouts if layout.fits]:
-            return min(fitting, key=lambda layout: layout.run)
+            return min(fitting, key=lambda layout: (layout.run, layout.times.iteration))
     return None
 
 

@@ -140,6 +140,7 @@ def test_a_comparison_that_goes_on_keeps_its_batch(linked: tuple[Store, RunLayou
         (["finetune@4", "finetune@5"], None),
         (["evaluate@6"], None),
         (["finetune@6"], None),
+        (["sample@6"], None),
     ],
 )
 def test_what_was_pruned_cannot_be_asked_for_again(
@@ -150,6 +151,9 @@ def test_what_was_pruned_cannot_be_asked_for_again(
     rule = Retention(keep_last=1, keep_every=0, keep_for="regrade")
     state = layout.iteration(4, "training_state")
     remove(store, [item for item in plan(store, rule, ["linked"]) if item.key == state], rule)
+    compared = {"rollouts": Artifact.at(store, layout.iteration(6, "rollouts")).ref, "state": Ref("", state, "")}
+    address = ArtifactAddress(store, layout.comparison(6, "dapo-1", "checkpoint"), Checkpoint)
+    _publish(address, Identity.of("finetune", 1, {}), 64, compared)  # is not made again
     known, now = ("sample", "finetune", "evaluate"), datetime.now(UTC)
     if pruned is None:
         assert record_request(store, layout, names, now, known).unfinished
