@@ -27,8 +27,6 @@ from stages.statistics.records import read_decision
 IterationPart = Literal["training_state", "checkpoint", "reference", "batch", "rollouts", "critic", "critic_state"]
 _IN_ATTEMPT = re.compile(r"(.+?)/((?:attempt|progress)-[0-9a-f]+(?:-[0-9]{8}T[0-9]+)?)/(.+)")
 """Matches the key of a file of an attempt: artifact, folder of the attempt (named in `artifacts.address`), and file."""
-_COMPARED = re.compile(r"/comparisons/[^/]+/[^/]+/report")
-"""Matches the key of the report that ends a comparison, after that of its run."""
 _AT_ITERATION = re.compile(r"(?P<run>[^\s:@/]+)@(?P<iteration>[0-9]{1,7})")
 """Matches the name RUN@ITERATION of a checkpoint or value model."""
 
@@ -170,9 +168,10 @@ def _of_run(store: Store, run: str, rule: Retention, damaged: list[Damage] | Non
         return []
     kept_keys = ancestors | _kept_by_rule(layout, published, rule)
     removals = _unpublished_folders(store, layout, keys, published)
-    compared = {key.rpartition("/")[0] for key in published if _COMPARED.fullmatch(key, len(layout.root))}
     for key, manifest in published.items():
-        removable = _part(layout, key) in rule.parts or (rule.comparisons and key.rpartition("/")[0] in compared)
+        removable = _part(layout, key) in rule.parts or (
+            rule.comparisons and key.startswith(f"{layout.root}/comparisons/")
+        )
         if removable and manifest.pruned is None and manifest.files and key not in kept_keys:
             size = sum(file.size_bytes for file in manifest.files.values())
             removals.append(Removal(key, manifest.kind, size, f"{key}/{manifest.attempt}", manifest))

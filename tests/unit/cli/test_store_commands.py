@@ -121,16 +121,6 @@ def test_what_the_recipe_of_another_run_names_stays(
     assert before - after == {f"runs/linked/iterations/000{key}" for key in keys}
 
 
-def test_a_comparison_that_goes_on_keeps_its_batch(linked: tuple[Store, RunLayout]) -> None:
-    store, layout = linked
-    rule = Retention(parts=(), keep_last=100, comparisons=True)
-    for part in ("batch", "report"):
-        address = ArtifactAddress(store, layout.comparison(3, "dapo-1", part), Checkpoint)
-        assert not [item for item in plan(store, rule, ["linked"]) if "/comparisons/" in item.key]
-        _publish(address, Identity.of(part, 1, {}), 64, {})
-    assert len([item for item in plan(store, rule, ["linked"]) if "/comparisons/" in item.key]) == 2
-
-
 @pytest.mark.parametrize(
     ("names", "pruned"),
     [
