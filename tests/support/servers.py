@@ -95,9 +95,10 @@ def start_rclone(folder: Path, *extra: str, port: int | None = None) -> S3Server
 
 
 def start_moto(*, port: int | None = None, host: str = "127.0.0.1") -> S3Server:
-    """Starts `moto_server`: in memory, honours If-None-Match."""
+    """Starts `moto_server`: in memory, honours If-None-Match (see `tests.support.atomic_moto`)."""
     port = port or free_port()
-    command = [str(Path(sys.executable).parent / "moto_server"), "-H", host, "-p", str(port)]
+    program = str(Path(__file__).with_name("atomic_moto.py"))
+    command = [sys.executable, "-P", program, "-H", host, "-p", str(port)]
     return _started(command, port, "test-" + secrets.token_hex(8), "test-" + secrets.token_hex(16), None, host)
 
 
