@@ -168,8 +168,6 @@ def judged(first: dict[str, dict[str, Any]], again: dict[str, dict[str, Any]]) -
 
 def main() -> None:
     """Prints the table."""
-    from reasoning_gym.factory import DATASETS
-
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--items", type=int, default=20, help="items of each generator")
     parser.add_argument("--seconds", type=float, default=2.0, help="no further item is drawn after so much CPU time")
@@ -179,6 +177,8 @@ def main() -> None:
     if options.serve:
         serve(options.serve.split(","), options.items, options.seconds)
         return
+    from reasoning_gym.factory import DATASETS  # not before: `--help` works without the extra
+
     tasks = sorted(DATASETS)
     first, again = (measured(tasks, options.items, options.seconds, hash_seed) for hash_seed in (1, 2))
     figures = judged(first, again)
