@@ -71,6 +71,9 @@ class Tuples(Wild):
 class Numbered(Wild):
     def items(self, count, seed): return [{"prompt": "a", "by_id": {1: "x"}}]
 
+class Zero(Wild):
+    def items(self, count, seed): return [{"prompt": "a", 0: "x"}]
+
 class Raises(Wild):
     def items(self, count, seed): raise KeyError("gone")
 

@@ -122,7 +122,7 @@ def can_read(answer: str, grader: FileGrader) -> bool:
         return gold is not None
     if grader == "number":
         start = max(answer.rfind(_SOLUTION_END), _after_marker(answer) or 0)
-        if len({_value(match) for match in _NUMBER.finditer(answer, max(start, 0))}) > 1:
+        if len({_value(match) for match in _NUMBER.finditer(answer, start)}) > 1:
             return False
     reading = read_answer(written(answer, grader), grader)
     return reading is not None and reading.value == gold.value

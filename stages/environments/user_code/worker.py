@@ -83,7 +83,7 @@ def _checked(item: Any, number: int) -> str:
     except (TypeError, ValueError) as error:
         raise TypeError(f"item {number} is not JSON ({error})") from error
     stored = json.loads(written)
-    if changed := next((key for key, value in item.items() if key not in stored or stored[key] != value), None):
+    for changed in (key for key, value in item.items() if key not in stored or stored[key] != value):
         now = _short(stored[changed]) if changed in stored else "a text as key"
         raise TypeError(
             f"item {number} changes when it is stored as JSON: {changed!r} is {_short(item[changed])} and then {now}; "

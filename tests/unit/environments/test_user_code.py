@@ -134,6 +134,7 @@ def test_a_score_that_differs_the_second_time_is_refused(folder: Path, tmp_path:
             r"item 0 changes when it is stored as JSON: 'pair' is \(1, 2\) and then \[1, 2\]; use lists",
         ),
         ("wild.py:Numbered", "'by_id' is {1: 'x'} and then {'1': 'x'}; use lists instead of tuples, and texts as keys"),
+        ("wild.py:Zero", "stored as JSON: 0 is 'x' and then a text as key; use lists"),
         ("wild.py:Large", r"item 0 has 1,000,\d+ bytes of JSON, expected at most 1,000,000"),
         ("wild.py:Raises", "Raises.items: raised KeyError: 'gone'"),
         (
