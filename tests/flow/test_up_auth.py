@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -68,6 +69,24 @@ def test_a_completed_run_is_retried_with_it(locked: Installation, deployed: str)
     locked.wait(lambda: bool(locked.tasks(deployed, 2)))
     locked.wait_for(deployed, "Completed")
     assert locked.tasks(deployed, 2) == {"prepare": "Cached"}
+
+
+@pytest.mark.long
+def test_a_run_is_retried_while_its_last_process_still_exits(locked: Installation) -> None:
+    """Without `one_process_per_flow_run`, the exit of the first process makes the second one crash."""
+    run = locked.create_run("prepare/puzzles", {**REQUEST, "puzzles": {**REQUEST["puzzles"], "seed": 8}})
+    locked.wait(lambda: bool(locked.flow_processes()))
+    (first,) = locked.flow_processes()
+    locked.wait(lambda: locked.state(run) == "Completed", poll_s=0.01)
+    os.kill(first, signal.SIGSTOP)  # fails if the process has ended, which takes it about a second
+    try:
+        locked.prefect("flow-run", "retry", run)
+        locked.wait(lambda: "submitting flow run" in locked.log().rpartition("Completed submission")[2], CANCEL_LIMIT_S)
+        assert locked.flow_processes() == [first]
+    finally:
+        os.kill(first, signal.SIGCONT)
+    locked.wait_for(run, "Completed")
+    locked.wait(lambda: locked.tasks(run, 2) == {"prepare": "Cached"})
 
 
 @pytest.mark.long

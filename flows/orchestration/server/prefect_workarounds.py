@@ -1,26 +1,27 @@
-"""Changes to Prefect's server that work around faults of Prefect 3.7.7; `FIXED_IN` says when each can be removed.
+"""Changes to Prefect's server and worker that work around faults of Prefect 3.7.7; `FIXED_IN` says when each can go.
 
-The server's process (`server_process.py`) calls `apply_workarounds()` before it creates the server. Prefect 3.8 and
-later need a fastapi that vLLM 0.32 does not support. A newer server in an environment of its own would still have the
-faults of 3.9.1.
+The server's process (`server_process.py`) calls `apply_to_server()` before it creates the server, the worker's process
+(`worker_process.py`) calls `apply_to_worker()`. Prefect 3.8 and later need a fastapi that vLLM 0.32 does not support. A
+newer server in an environment of its own would still have the faults of 3.9.1.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
+from uuid import UUID
+from weakref import WeakValueDictionary
 
-import prefect.server.events.models.automations
-import prefect.server.events.ordering.memory
-import prefect.server.services.task_run_recorder
-from prefect.server.database.configurations import AioSqliteConfiguration
 
-# As `Any`, because the functions assigned below differ in type from Prefect's own.
-_configuration: Any = AioSqliteConfiguration
-_automations: Any = prefect.server.events.models.automations
-_ordering: Any = prefect.server.events.ordering.memory
-_recorder: Any = prefect.server.services.task_run_recorder
+def _module(name: str) -> Any:
+    """Imports a module when it is needed; as `Any`, because the functions assigned below differ in type."""
+    return import_module(name)
+
+
+def _recorder() -> Any:
+    return _module("prefect.server.services.task_run_recorder")
 
 
 class Finishing:
@@ -48,12 +49,13 @@ def finish_batches() -> None:
     The recorder takes a batch off its queue and then writes it. A server that stops cancels the write, the batch is
     lost, and its task runs stay `Running` for ever. `batches_finished()` waits for the writes.
     """
-    _recorder.record_bulk_task_run_events = Finishing(_recorder.record_bulk_task_run_events)
+    recorder = _recorder()
+    recorder.record_bulk_task_run_events = Finishing(recorder.record_bulk_task_run_events)
 
 
 async def batches_finished() -> None:
     """Waits for the batches that the recorder is writing; call it after `finish_batches` only."""
-    await _recorder.record_bulk_task_run_events.finished()
+    await _recorder().record_bulk_task_run_events.finished()
 
 
 def announce_on_the_loop() -> None:
@@ -70,7 +72,7 @@ def announce_on_the_loop() -> None:
         running.add(task)  # the loop keeps only a weak reference
         task.add_done_callback(running.discard)
 
-    _automations.run_coro_as_sync = start
+    _module("prefect.server.events.models.automations").run_coro_as_sync = start
 
 
 def begin_as_writer() -> None:
@@ -80,13 +82,14 @@ def begin_as_writer() -> None:
     another transaction has written since. During a run this happens to about one request in twenty, and clients then
     wait 2 s, 4 s, 8 s, up to minutes. With PostgreSQL this does not happen.
     """
-    begin = _configuration.begin_transaction
+    configuration = _module("prefect.server.database.configurations").AioSqliteConfiguration
+    begin = configuration.begin_transaction
 
     def begin_transaction(self: Any, session: Any, with_for_update: bool = False) -> AbstractAsyncContextManager[Any]:
         del with_for_update  # Prefect uses it for SQLite only to choose `BEGIN IMMEDIATE`
         return begin(self, session, with_for_update=True)
 
-    _configuration.begin_transaction = begin_transaction
+    configuration.begin_transaction = begin_transaction
 
 
 def wait_briefly_for_earlier_events() -> None:
@@ -96,19 +99,46 @@ def wait_briefly_for_earlier_events() -> None:
     for an event from before the restart, and meanwhile the automation for dead runs marks the run as crashed. 5 s are
     enough, because in one process events arrive in order. PostgreSQL does not help.
     """
-    _ordering.PRECEDING_EVENT_LOOKBACK = timedelta(seconds=5)
+    _module("prefect.server.events.ordering.memory").PRECEDING_EVENT_LOOKBACK = timedelta(seconds=5)
 
 
-FIXED_IN: dict[Callable[[], None], str | None] = {
+def one_process_per_flow_run() -> None:
+    """Makes a worker start a process for a flow run only after the last process of that flow run has ended.
+
+    A user can retry a flow run while its last process is still exiting. The worker knows its processes by flow run, so
+    the exit of the first one looks like that of the second. It then deletes the working directory in which the second
+    one starts, and the retry crashes.
+    """
+    runner = _module("prefect.runner.runner").Runner
+    execute = runner.execute_flow_run
+    locks: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
+
+    async def execute_flow_run(self: Any, flow_run_id: UUID, *arguments: Any, **named: Any) -> Any:
+        lock = locks.setdefault(flow_run_id, asyncio.Lock())
+        async with lock:
+            return await execute(self, flow_run_id, *arguments, **named)
+
+    runner.execute_flow_run = execute_flow_run
+
+
+_OF_SERVER: dict[Callable[[], None], str | None] = {
     finish_batches: "3.8.8",
     announce_on_the_loop: "3.8.6",
     begin_as_writer: None,
     wait_briefly_for_earlier_events: None,
 }
+_OF_WORKER: dict[Callable[[], None], str | None] = {one_process_per_flow_run: "3.8.4"}
+FIXED_IN = _OF_SERVER | _OF_WORKER
 """The first version of Prefect that does not need a workaround; None if the newest, 3.9.1 (2026-10-30), needs it."""
 
 
-def apply_workarounds() -> None:
-    """Applies all workarounds to the Prefect server of this process; call it once."""
-    for apply in FIXED_IN:
+def apply_to_server() -> None:
+    """Applies the workarounds to the Prefect server of this process; call it once."""
+    for apply in _OF_SERVER:
+        apply()
+
+
+def apply_to_worker() -> None:
+    """Applies the workarounds to the Prefect worker of this process; call it once."""
+    for apply in _OF_WORKER:
         apply()

@@ -25,9 +25,9 @@ if __name__ == "__main__":
     from prefect.server.api.server import create_app
 
     from flows.orchestration.server.database_template import fill_new_database
-    from flows.orchestration.server.prefect_workarounds import apply_workarounds, batches_finished
+    from flows.orchestration.server.prefect_workarounds import apply_to_server, batches_finished
 
-    apply_workarounds()
+    apply_to_server()
 
     class Server(uvicorn.Server):
         """A server that ends only after the last batch of task runs is written."""
