@@ -48,10 +48,10 @@ def remove(store: Store, removals: Iterable[Removal], rule: object) -> None:
 
 
 class OldStates:
-    """Removes old training states while a run continues. Their manifests stay.
+    """Removes old training states of policy and value model while a run continues. Their manifests stay.
 
-    A run still needs the state of its newest iteration, and the states beside the checkpoints to which a rollback may
-    return: the standing one and the best.
+    A run still needs the states of its newest iteration, and the states beside the checkpoints to which a rollback may
+    return: the standing one and the best. A value model does not roll back.
 
     Args:
         store: Store of the run.
@@ -76,11 +76,12 @@ class OldStates:
         needed = {ref.key for ref in refs if ref is not None}
         left: list[int] = []
         for number in self._earlier:
-            key = self._layout.iteration(number, "training_state")
-            if key in needed:
+            keys = {self._layout.iteration(number, part) for part in ("training_state", "critic_state")}
+            if keys & needed:
                 left.append(number)
-            elif self._store.exists(f"{key}/{MANIFEST_NAME}"):
-                self._remove(key)
+            for key in keys - needed:
+                if self._store.exists(f"{key}/{MANIFEST_NAME}"):
+                    self._remove(key)
         self._earlier = left if self._keep_every and n % self._keep_every == 0 else [*left, n]
 
     def _remove(self, key: str) -> None:

@@ -76,8 +76,9 @@ class Profile(Config):
         default=None,
         ge=0,
         le=1_000_000,
-        description="While a run goes on, remove the training states of its earlier iterations, except those whose "
-        "number is a multiple of this (0: none) and those that a rollback may return to. Weights stay. null: keep all.",
+        description="While a run goes on, remove the training states of its earlier iterations (policy and value "
+        "model), except those whose number is a multiple of this (0: none) and those that a rollback may return to. "
+        "Weights stay. null: keep all.",
     )
     store_link: str | None = Field(
         default=None,

@@ -37,6 +37,8 @@ def run(store: Store, best: dict[int, int], standing: dict[int, int], *, carry_s
 
     for n, best_then in best.items():
         state = publish(store, n, "training_state", TrainingState, [n]) if n and carry_state else None
+        if n and carry_state:
+            publish(store, n, "critic_state", TrainingState, [n])
         weights[n] = publish(store, n, "checkpoint", Checkpoint, [n, n], state=state)
         decision = PromotionDecision(
             promoted=True, rolled_back=False, reason="", degraded=0,
@@ -68,6 +70,8 @@ def test_the_newest_and_those_of_a_rollback_stay(tmp_path: Path, keep_every: int
     for _ in range(2):  # the second time as a command that continues the run
         finish(store, keep_every, 6)
         assert left(store) == expected
+        # No rollback returns to a value model.
+        assert left(store, "critic_state") == [n for n in range(1, 7) if n == 6 or (keep_every and n % keep_every == 0)]
     assert left(store, "checkpoint") == list(range(7))
     assert verify(store).damaged == []
     for n in range(1, 7):
