@@ -7,7 +7,8 @@ and, with `--saved`, the memory and the traffic of processes that save a model.
 `--only time [--sizes 20M ...]` takes none of these steps. It runs iterations of models of three sizes on this CPU, and
 compares their seconds in engine and trainer with the plan's, whose data sheet follows from rates measured here.
 A smaller model than these tells what a token costs the engine besides arithmetic. No model is warm-started, because
-short answers would leave little but fixed costs to compare.
+short answers would leave little but fixed costs to compare. A CPU without native bf16 computes in fp32; the plan counts
+bytes of bf16, so the bandwidth of that CPU counts half.
 """
 
 import argparse
@@ -33,6 +34,7 @@ from flows.plan.page import document
 from flows.plan.plan import GIB, make_plan
 from flows.plan.time import iteration_times
 from flows.plan.workload import work_of
+from stages.hardware.compute_type import native_type
 from stages.training.job import OptimizerConfig
 from stages.training.worker_group.hardware import TrainHardware
 from tests.benchmarks.machine_speed import measured_machine
@@ -152,6 +154,7 @@ TIMED: dict[str, dict[str, int]] = {
 }
 """Models whose iterations are timed, by their number of weights."""
 TIME_AGREEMENT = 0.25
+_TYPE = native_type("cpu").type
 ITERATION = 2
 """The iteration that counts: the first one starts the engine and the trainer."""
 
@@ -164,12 +167,15 @@ An H100 SXM reaches 794.5 of 989 TFLOP/s ("Maximum Achievable Matmul FLOPS", S. 
 
 
 def machine_as_gpu() -> Gpu:
-    """Returns this machine's data sheet, from bf16 products on all cores and the triad, each the best of several."""
+    """Returns this machine's data sheet, from matrix products on all cores and the triad, each the best of several."""
+    import torch
+
     from tests.support.trainer_work import matmul_peak
 
-    rate = 1e9 * measured_machine()["memory_gb_per_s"]
+    dtype, bytes_of_bf16 = (torch.bfloat16, 1.0) if _TYPE == "bf16" else (torch.float32, 0.5)
+    rate = 1e9 * measured_machine()["memory_gb_per_s"] * bytes_of_bf16
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return Gpu("CPU", 0, memory, matmul_peak() / PRODUCTS_SHARE, rate, rate, rate)
+    return Gpu("CPU", 0, memory, matmul_peak(dtype=dtype) / PRODUCTS_SHARE, rate, rate, rate)
 
 
 def time_iteration(sizes: dict[str, int], gpu: Gpu, token_seconds: float) -> dict[str, Any]:
@@ -182,7 +188,7 @@ def time_iteration(sizes: dict[str, int], gpu: Gpu, token_seconds: float) -> dic
     changes += ["iterations=2", "warm_start=null", "finetune.learning_rate=1e-5", "pack.uniform_groups=kept"]
     changes += ["sample.sampling.max_tokens=128", "sample.sampling.samples_per_prompt=8"]
     told = [f"engine.threads={cores}", f"trainer.threads={cores}", "engine.kv_cache_gib=1", "engine.max_num_seqs=512"]
-    told += ["engine.dtype=bfloat16", "trainer.compute_dtype=bf16"]
+    told += [f"engine.dtype={'bfloat16' if _TYPE == 'bf16' else 'float32'}", f"trainer.compute_dtype={_TYPE}"]
     with tempfile.TemporaryDirectory() as folder:
         train(str(TINY), "timed", folder, changes, str(ONE_ENGINE), told)
         (item,) = [one for one in read_run(Store.open(folder), "timed").iterations if one.number == ITERATION]
@@ -259,7 +265,7 @@ def time_figures(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Ba
     missing = least["measured"]["sample"] + least["measured"]["evaluate"] - least["planned"]["sample"]
     token_seconds = missing / least["sampled_tokens"]
     timed = {name: time_iteration(TIMED[name], gpu, token_seconds) for name in arguments.sizes}
-    machine = asdict(gpu) | {"token_seconds": token_seconds}
+    machine = asdict(gpu) | {"token_seconds": token_seconds, "compute_type": _TYPE}
     return {"machine": machine, "times": timed}, time_bars(timed), lambda: show_times(machine, timed)
 
 
@@ -333,7 +339,7 @@ def time_bars(timed: dict[str, dict[str, Any]]) -> list[Bar]:
 
 def show_times(machine: dict[str, Any], timed: dict[str, dict[str, Any]]) -> None:
     """Prints the rates of the machine, and a line for each model."""
-    rates = f"{PRODUCTS_SHARE * machine['flops'] / 1e9:.0f} GFLOP/s in bf16, {machine['bandwidth'] / 1e9:.1f} GB/s"
+    rates = f"{PRODUCTS_SHARE * machine['flops'] / 1e9:.0f} GFLOP/s in {_TYPE}, {machine['bandwidth'] / 1e9:.1f} GB/s"
     print(f"this machine: {rates}, {1e6 * machine['token_seconds']:.0f} µs a sampled token")
     for size, row in timed.items():
         plan, seen = row["planned"], row["measured"]

@@ -85,11 +85,16 @@ def finish(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def matmul_peak(sizes: Sequence[int] = PEAK_SIZES, repeats: int = 5, device: torch.device = CPU) -> float:
-    """Returns the highest rate of bf16 products of square matrices over sizes and repeats, in FLOP/s."""
+def matmul_peak(
+    sizes: Sequence[int] = PEAK_SIZES,
+    repeats: int = 5,
+    device: torch.device = CPU,
+    dtype: torch.dtype = torch.bfloat16,
+) -> float:
+    """Returns the highest rate of products of square matrices over sizes and repeats, in FLOP/s."""
     best = 0.0
     for size in sizes:
-        a, b = (torch.randn(size, size, device=device).to(torch.bfloat16) for _ in range(2))
+        a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
         torch.matmul(a, b)
         for _ in range(repeats):
             finish(device)
