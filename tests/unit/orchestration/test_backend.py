@@ -17,7 +17,7 @@ from flows.orchestration.server.local_server import database_lock
 from tests.support.prefect_server import without_prefect
 from tests.support.tiers import long_except
 
-LIMIT_S = 150
+LIMIT_S = 400
 
 SCRIPT = """
     import os, signal, sys, time
