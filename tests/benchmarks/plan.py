@@ -47,6 +47,8 @@ AGREEMENT = 0.1
 PROCESSES = 8
 ROW = 16_384
 PROMPT = 1024
+_TYPE = native_type("cpu").type
+"""The type in which this CPU computes what is measured."""
 SIMULATED = {"open_rs1": "fp32", "openpipe_14b": "bf16", "openpipe_32b": "bf16"}
 """Recipes whose models are simulated, and the precision of their masters."""
 PLANNED = {
@@ -100,13 +102,13 @@ def measure(processes: int) -> dict[str, Any]:
     size = ModelSize(MEASURED.parameters, "", MEASURED)
     hardware = _hardware(processes)
     planned = trainer_memory(
-        size, MEASURED.parameters, hardware, Precision("bf16", "fp32"), MEASURED_ROW, cuda=False
+        size, MEASURED.parameters, hardware, Precision(_TYPE, "fp32"), MEASURED_ROW, cuda=False
     ).peak
     return {"processes": processes, "measured": max(peaks), "planned": planned, "difference": planned / max(peaks) - 1}
 
 
 def _hardware(processes: int) -> TrainHardware:
-    return TrainHardware(processes=processes, compute_dtype="bf16", micro_batch_tokens=MEASURED_ROW, device="cpu")
+    return TrainHardware(processes=processes, compute_dtype=_TYPE, micro_batch_tokens=MEASURED_ROW, device="cpu")
 
 
 def _take_step(rank: int, processes: int, folder: str) -> None:
@@ -154,7 +156,6 @@ TIMED: dict[str, dict[str, int]] = {
 }
 """Models whose iterations are timed, by their number of weights."""
 TIME_AGREEMENT = 0.25
-_TYPE = native_type("cpu").type
 ITERATION = 2
 """The iteration that counts: the first one starts the engine and the trainer."""
 
