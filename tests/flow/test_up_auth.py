@@ -75,6 +75,7 @@ def test_a_completed_run_is_retried_with_it(locked: Installation, deployed: str)
 @pytest.mark.long
 def test_a_run_is_retried_while_its_last_process_still_exits(locked: Installation) -> None:
     """Without `one_process_per_flow_run`, the exit of the first process makes the second one crash."""
+    locked.wait(lambda: not locked.flow_processes())  # the last test's process
     run = locked.create_run("prepare/puzzles", {**REQUEST, "puzzles": {**REQUEST["puzzles"], "seed": 8}})
     locked.wait(lambda: bool(locked.flow_processes()))
     (first,) = locked.flow_processes()
