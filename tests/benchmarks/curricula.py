@@ -146,7 +146,7 @@ def which_context(claim: Claim) -> dict[str, Row]:
 def which_rates(claim: Claim) -> dict[str, Row]:
     """C4: few puzzles of a small board, so that all are rated soon and many groups are uniform."""
     settings = [SMALL_BOARD, "puzzles.train=512", "puzzles.test=256", "final.puzzles=256", "warm_start.steps=32"]
-    settings += ["sample.puzzles_per_iteration=64"]
+    settings += ["sample.puzzles_per_iteration=64", "pack.updates=4"]
     return {
         "resample": claim.run("resample", [*settings, "sample.resample.max_rounds=3"]),
         "pools": claim.run("pools", [*settings, "sample.order={by='pools'}"]),
