@@ -17,6 +17,8 @@ from flows.report.trackers import Tracker
 
 SLOW_INTERVAL_S = 30.0
 """Minimum time between updates of the slow pages, each of which takes as long as a short stage."""
+SLOW_SHARE = 0.03
+"""Largest share of a run's time that these updates take; they take 1 s on a quick machine, 3 s on a busy one."""
 
 
 class ShownRun:
@@ -33,7 +35,7 @@ class ShownRun:
         self.layout, self.store, self.tracker, self._log, self._link = layout, store, tracker, log, link
         self._record: RunRecord | None = None
         self._tracked = -1
-        self._slow_shown_at = -SLOW_INTERVAL_S
+        self._slow_due_at = 0.0
 
     def iteration_finished(self, n: int, *, executed: bool) -> str | None:
         """Shows the run up to iteration `n`, and returns a warning if reward rises while held-out accuracy falls.
@@ -44,9 +46,7 @@ class ShownRun:
         record = self._up_to(n)
         self._track(record)
         if executed:
-            self._show_in_prefect(
-                RunView(record, self.store), slow=time.monotonic() - self._slow_shown_at >= SLOW_INTERVAL_S
-            )
+            self._show_in_prefect(RunView(record, self.store), slow=time.monotonic() >= self._slow_due_at)
         return self._warn(record, executed=executed)
 
     def finished(self) -> str:
@@ -84,12 +84,14 @@ class ShownRun:
                 self._tracked = item.number
 
     def _show_in_prefect(self, view: RunView, *, slow: bool) -> None:
+        started = time.monotonic()
         try:
             show_in_prefect(view, slow=slow, link=self._link)
         except API_ERRORS as error:
             self._log.warning("the run's pages in Prefect are not up to date: %s", error)
         if slow:
-            self._slow_shown_at = time.monotonic()
+            ended = time.monotonic()
+            self._slow_due_at = ended + max(SLOW_INTERVAL_S, (ended - started) / SLOW_SHARE)
 
 
 def publish_report(store: Store, run: str) -> str:
