@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from artifacts.store.store import Store
+from flows.config.recipe import Recipe
 from flows.config.recipes import load_recipe
 from flows.lookup.history import read_run
 from stages.statistics.beta import t_quantile
@@ -59,6 +60,13 @@ def value_settings(rate: float, updates: int, **others: Any) -> list[str]:
     return [*VALUE, f"value={as_toml(table)}"]
 
 
+def updates_for(recipe: Recipe, samples: int) -> int:
+    """Returns the updates of an iteration in which each has as many samples as the recipe's, as its rate expects."""
+    sample = recipe.sample
+    in_recipe = sample.puzzles_per_iteration * sample.sampling.samples_per_prompt
+    return max(1, round(recipe.pack.updates * samples / in_recipe))
+
+
 class Seed:
     """The runs of one seed.
 
@@ -72,9 +80,7 @@ class Seed:
         self._number, self._options, self._store = number, options, store
         self._base = load_recipe(options.base, options.settings)
         self._group = self._base.sample.sampling.samples_per_prompt
-        recipes_samples = self._base.sample.puzzles_per_iteration * self._group
-        # An update has as many samples as one of the recipe, whose learning rate is for them.
-        self._updates = max(1, round(self._base.pack.updates * options.samples / recipes_samples))
+        self._updates = updates_for(self._base, options.samples)
 
     def _run(self, recipe: str, arm: str, settings: Sequence[str]) -> dict[str, Any]:
         name = f"{arm}-{self._number}"
@@ -154,7 +160,7 @@ class Seed:
         """Returns values, rewards and lengths of each arm at the end, and its gain."""
         options, rows = self._options, dict[str, dict[str, float]]()
         deduce = load_recipe(options.derivations, options.derivation_settings)
-        updates = max(1, round(deduce.pack.updates * options.derivation_puzzles / deduce.sample.puzzles_per_iteration))
+        updates = updates_for(deduce, options.derivation_puzzles * deduce.sample.sampling.samples_per_prompt)
         small = [
             *options.derivation_settings, f"pack.updates={updates}", f"iterations={options.derivation_iterations}",
             f"finetune.schedule_iterations={options.derivation_iterations}", "grade.advantage.level=outcome",
@@ -202,12 +208,13 @@ def bars(rows: dict[str, Rows]) -> list[Bar]:
     made: list[Bar] = []
     for used in USED:
         if first := of("v1", f"of_{used}", "first_token"):
-            rise = statistics.mean(of("v1", f"of_{used}", "last_token")) - statistics.mean(first)
+            last = of("v1", f"of_{used}", "last_token")
+            rise = min(end - begin for begin, end in zip(first, last, strict=True))
             name = f"V1, {used} iterations: explained variance before the first token"
             made += [
                 Bar.at_least(f"{name}, mean of the seeds", statistics.mean(first), 0.05),
                 Bar.at_least(f"{name}, least of the seeds", min(first), 0.0),
-                Bar.at_least(f"V1, {used} iterations: its rise to the last token, mean of the seeds", rise, 0.0),
+                Bar.at_least(f"V1, {used} iterations: its rise to the last token, least of the seeds", rise, 0.0),
             ]
     if grpo := of("v2", "grpo", "greedy_gain"):
         critic, batch_mean = of("v2", "critic", "greedy_gain"), of("v2", "batch_mean", "greedy_gain")

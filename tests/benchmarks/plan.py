@@ -3,7 +3,7 @@
 The real `Trainer.step` runs on fake tensors, with a fake process group of eight, for models of 1.5, 14 and 32 billion
 weights; the plan of the same step on the CPU must agree within 10%. The output also has the plans of recipes on GPUs
 and, with `--saved`, the memory and the traffic of processes that save a model. `--measured 1 2 4` takes real steps with
-so many processes on this machine, whose peak memory must agree within 10%, too; a group of four takes 15 GB.
+1, 2 and 4 processes on this machine. Their peak memory must also agree within 10%; four processes take 15 GB.
 
 `--only time [--sizes 20M ...]` takes none of these steps. It runs iterations of models of three sizes on this CPU, and
 compares their seconds in engine and trainer with the plan's, whose data sheet follows from rates measured here.
