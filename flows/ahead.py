@@ -5,7 +5,7 @@ publishes the rollouts early, and the iteration finds them.
 
 The sampling weights of an iteration follow from published artifacts alone, so every attempt on any machine requests the
 same rollouts. After a rollback in iteration i, iteration i + 1 is sampled again, from the weights that the run returned
-to. So rollouts are at most one update behind.
+to. So rollouts are at most one iteration behind.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def check_overlap(run: Session, role: Role = "both") -> None:
         )  # fmt: skip
 
 
-def next_position(
+def overlapped_iteration(
     step: Step, run: Session, puzzles: Ref[Puzzles], start: Position, n: int, last: int, role: Role = "both"
 ) -> Position:
     """Runs iteration `n` and returns the position after it; samples iteration `n` + 1 meanwhile if the recipe says so.

@@ -63,7 +63,7 @@ def first_position(run: Session, puzzles: Ref[Puzzles]) -> Position:
     return position
 
 
-def next_position(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> Position:
+def staged_iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> Position:
     """Runs iteration `n` by the recipe of its stage and returns the position after it."""
     recipe = run.recipe
     if recipe.stages:

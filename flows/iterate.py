@@ -14,7 +14,7 @@ from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.store.store import Store
 from flows import ahead
 from flows.config.recipes import load_profile
-from flows.curriculum import first_position, next_position
+from flows.curriculum import first_position, staged_iteration
 from flows.inputs.puzzle_sets import publish_set
 from flows.lookup.history import read_run
 from flows.lookup.stages import STAGES
@@ -63,7 +63,7 @@ def iterate(request: IterateRequest) -> str:
         puzzles = publish_set(run, recipe.puzzles)
         position = first_position(run, puzzles)
         for n in range(1, last + 1):
-            position = ahead.next_position(next_position, run, puzzles, position, n, last)
+            position = ahead.overlapped_iteration(staged_iteration, run, puzzles, position, n, last)
             run.iteration_finished(n)
         return run.write_report()
 

@@ -32,10 +32,9 @@ from flows.session import LastStageDone, Role, Session, Stages, check_recipe, fr
 from stages.context import Profile, StageContext
 from stages.processes.scratch import Scratch
 
-REDOABLE = (
-    "warm_start", "distil", "sft", "pretrain", "rate",
-    "sample", "grade", "teach", "value", "pack", "finetune", "evaluate", "promote",
-)  # fmt: skip
+BEFORE_ITERATIONS = ("warm_start", "distil", "sft", "pretrain", "rate")
+IN_ITERATIONS = ("sample", "grade", "teach", "value", "pack", "finetune", "evaluate", "promote")
+REDOABLE = BEFORE_ITERATIONS + IN_ITERATIONS
 REFRESH = (
     f"Stages to run again although they are published: {', '.join(REDOABLE)}; in every iteration, or in one, as "
     "`evaluate@3`. Later stages run again if their inputs change."
@@ -60,7 +59,7 @@ class RunRequest(Config):
     profile_overrides: list[str] = Field(default=[], description="Changes of the profile, `section.key=value` each.")
     refresh: list[StageName] = Field(default=[], description=REFRESH)
     stop_after: str | None = Field(
-        default=None, pattern=rf"^({'|'.join(REDOABLE[5:])})@[0-9]{{1,7}}$", description=STOP_AFTER
+        default=None, pattern=rf"^({'|'.join(IN_ITERATIONS)})@[0-9]{{1,7}}$", description=STOP_AFTER
     )
     role: Role = Field(
         default="both",

@@ -5,7 +5,7 @@ from prefect import flow
 from artifacts.layout import RunLayout
 from artifacts.refs import Puzzles, Ref, Report
 from flows import ahead
-from flows.curriculum import first_position, next_position
+from flows.curriculum import first_position, staged_iteration
 from flows.inputs.puzzle_sets import publish_set
 from flows.iteration import Position
 from flows.opening import RunRequest, opened
@@ -30,13 +30,13 @@ def train(request: RunRequest) -> str:
         run.iteration_finished(0)
         _measure(run, position, puzzles, "before")
         for n in range(1, run.recipe.iterations + 1):
-            position = ahead.next_position(
-                next_position, run, puzzles, position, n, run.recipe.iterations, request.role
+            position = ahead.overlapped_iteration(
+                staged_iteration, run, puzzles, position, n, run.recipe.iterations, request.role
             )
             run.iteration_finished(n)
         _measure(run, position, puzzles, "after")
         return run.write_report()
-    return RunLayout(request.run).root
+    return RunLayout(request.run).root  # `opened` ended the block early, after the stage that `stop_after` names
 
 
 def _sample_ahead(run: Session) -> str:

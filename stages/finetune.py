@@ -12,22 +12,25 @@ from artifacts.refs import Batch, Checkpoint, Ref, TrainingState
 from artifacts.tensors import BATCH_FILE, PackedBatch
 from stages.context import StageContext
 from stages.training.job import EpochOrder, LossConfig, OptimizerConfig
-from stages.training.launch import Schedule, Target, Weights, carry_over, train_and_publish
+from stages.training.launch import JobSettings, Target, Weights, carry_over, train_and_publish
 from stages.training.rounding import rounding_warning
 from stages.training.schedules.kl_schedule import KlScheduleConfig, kl_coef_at
-from stages.training.schedules.learning_rates import RateConfig, learning_rate_at, shared_rate, step_rate
+from stages.training.schedules.learning_rates import (
+    LEARNING_RATE_SETTINGS,
+    LearningRateConfig,
+    learning_rate_at,
+    shared_rate,
+    step_rate,
+)
 from stages.training.trainable import TrainableConfig
 
 REVISION = 1
-
-_RATE_SETTINGS = ("learning_rate", "min_learning_rate", "schedule", "schedule_iterations", "warmup_iterations")
-"""Settings that determine the learning rate of an iteration. The identity contains that rate instead of them."""
 
 _SEED_DIGITS = 12
 """Number of hex digits of the batch's digest (part of the identity) that seed the order of the later passes."""
 
 
-class FinetuneConfig(RateConfig):
+class FinetuneConfig(LearningRateConfig):
     """Loss, optimizer, learning rate and reference of the GRPO updates."""
 
     epochs: int = Field(default=1, ge=1, le=1_000_000, description="Passes over the rollouts of an iteration.")
@@ -102,7 +105,8 @@ def finetune(
     Args:
         weights: The newest checkpoint (the rollouts may be of the one before, see `flows.ahead`), the training state
             that was saved with it, and the reference model (read only if the recipe has a reference).
-        iteration: Number of the iteration, from 1; determines the learning rate.
+        iteration: Number of the iteration, from 1; determines the learning rate, the KL coefficient, whether the
+            weights are frozen, and under `reference = "periodic"` whether the new checkpoint becomes the reference.
 
     Raises:
         TransientError: The trainer died or hung.
@@ -117,7 +121,7 @@ def finetune(
         update={"loss": config.loss.model_copy(update={"kl_coef": kl_coef}), "kl_schedule": None}
     )
     without_effect = {"epoch_order"} if config.epochs == 1 else set[str]()
-    left_out = {*_RATE_SETTINGS, *without_effect, "frozen_iterations"}
+    left_out = {*LEARNING_RATE_SETTINGS, *without_effect, "frozen_iterations"}
     settings = {name: value for name, value in settings_of(config).items() if name not in left_out}
     reference = None if config.reference == "none" else weights.reference
     if config.reference != "none" and reference is None:
@@ -147,7 +151,7 @@ def finetune(
     rates = [step_rate(config, learning, packed.minibatches)] * packed.minibatches * config.epochs
     if learning == 1 and (warning := _rounding_warning(config, packed.minibatches)):
         ctx.log.warning("%s", warning)
-    schedule = Schedule(
+    job_settings = JobSettings(
         learning_rates=rates,
         epochs=config.epochs,
         loss=config.loss,
@@ -158,7 +162,7 @@ def finetune(
         epoch_order=config.epoch_order,
         epoch_seed=int(batch.digest[:_SEED_DIGITS], 16),
     )
-    trained = train_and_publish(weights, folder / BATCH_FILE, schedule, target, ctx, label=f"finetune {iteration}")
+    trained = train_and_publish(weights, folder / BATCH_FILE, job_settings, target, ctx, label=f"finetune {iteration}")
     return _with_reference(trained, weights, config, iteration)
 
 

@@ -109,7 +109,7 @@ def grade(
         deduced = None if asserted is None else DeductionCounts.of(asserted)
         if by_process:
             steps.append(steps_of(_provable(asserted, puzzle), graded, _answer_ends(row["text"], puzzle, config)))
-        judged = RewardInputs(
+        inputs = RewardInputs(
             accuracy=graded.accuracy,
             exact=graded.exact,
             truncated=truncated,
@@ -121,7 +121,7 @@ def grade(
             limit_tokens=json.loads(row["sampling"])["max_tokens"],
             answered=any(answer.note != MISSING for answer in graded.answers.values()),
         )
-        terms = reward_terms(judged, config.reward)
+        terms = reward_terms(inputs, config.reward)
         for name, term in terms.items():
             sums[f"reward/{name}/mean"] += term / len(sampled)
         rows.append(
@@ -334,6 +334,9 @@ def _supervised(
 
 def summary(grades: pl.DataFrame, rollouts: pl.DataFrame) -> dict[str, float]:
     """Returns the figures of an iteration's rollouts that are shown to people, by name.
+
+    `truncated/fraction` counts cuts at the token limit, `early_stopped/fraction` the others; their sum is the share of
+    the column `truncated`.
 
     Args:
         grades: Rows of the `grades` schema.

@@ -8,7 +8,7 @@ from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Decision, K, Ref, Report
 from stages.context import StageContext
-from stages.promotion.gate import PromoteConfig, judge
+from stages.promotion.gate import PromoteConfig, decide
 from stages.promotion.model_card import CARD, model_card
 from stages.promotion.promoted import Promoted, read_promoted, write_promoted
 from stages.statistics.records import DECISION_FILE, read_decision
@@ -47,7 +47,7 @@ def promote(
     decision = out.find(identity)
     if decision is None:
         before = None if incumbent is None else read_decision(incumbent, ctx.store)
-        verdict = judge(config, candidate, report, iteration, before, ctx.store)
+        verdict = decide(config, candidate, report, iteration, before, ctx.store)
         attempt = out.attempt(identity)
         if before is None or verdict.standing.iteration != before.standing.iteration:
             standing = verdict.standing.model_copy(update={"decided_in": out.key})

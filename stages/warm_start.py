@@ -20,7 +20,7 @@ from stages.grpo.groups import Branch, Group
 from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.training.job import EpochOrder, LossConfig, OptimizerConfig
-from stages.training.launch import Schedule, Target, Weights, train_and_publish
+from stages.training.launch import JobSettings, Target, Weights, train_and_publish
 from stages.training.supervised import check_fits, check_round_trip
 
 REVISION = 1
@@ -112,13 +112,13 @@ def warm_start(
     batch_file = ctx.scratch / "warm-start.safetensors"
     batch_file.write_bytes(batch.to_bytes())
     return train_and_publish(
-        Weights(weights), batch_file, schedule_of(config), target, ctx, label="warm start"
+        Weights(weights), batch_file, job_settings_of(config), target, ctx, label="warm start"
     ).checkpoint
 
 
-def schedule_of(config: WarmStartConfig) -> Schedule:
+def job_settings_of(config: WarmStartConfig) -> JobSettings:
     """Returns rates, loss and passes of the warm start; `config.seed` also determines the order of the later passes."""
-    return Schedule(
+    return JobSettings(
         [_learning_rate(config, step) for step in range(config.steps * config.epochs)],
         config.epochs,
         LossConfig(kind="cross_entropy"),

@@ -30,7 +30,7 @@ def backfill(
     Args:
         runs: Names of one or more runs.
         suite: Name of the suite, of its folder in each run and of its curve. Without --puzzles: a suite of the package
-            (panel), or a TOML file with a title and [puzzles].
+            (such as panel or math500), or a TOML file with a title and [puzzles].
         puzzles: RUN:SPLIT or KEY:SPLIT (of a set made by puzzles make), or a JSON file in the published format.
         checkpoints: All; every k-th and the last; or the best, which is the promoted one.
         every: The k of --checkpoints every.

@@ -23,8 +23,10 @@ def evaluate(
     Args:
         checkpoint: A run, RUN@ITERATION, a checkpoint's key, a Hugging Face folder, hub:ID, gguf:PACKAGE/FILE or
             recipe:NAME.
-        puzzles: A JSON file in the published format, or RUN:SPLIT with train, val or test.
-        suite: Instead of --puzzles: a suite of the package (panel), or a TOML file with a title and [puzzles].
+        puzzles: A JSON file in the published format, RUN:SPLIT with train, val or test, or KEY:SPLIT of a set made by
+            puzzles make.
+        suite: Instead of --puzzles: a suite of the package (such as panel or math500), or a TOML file with a title and
+            [puzzles].
     """
     _check_puzzles(puzzles, suite)
     settings = answers.config()
@@ -87,8 +89,10 @@ def benchmark(
 
     Args:
         models: A TOML file of models, or the name of one of the package (temporal_clue_2025).
-        puzzles: A JSON file in the published format, or RUN:SPLIT with train, val or test.
-        suite: Instead of --puzzles: a suite of the package (panel), or a TOML file with a title and [puzzles].
+        puzzles: A JSON file in the published format, RUN:SPLIT with train, val or test, or KEY:SPLIT of a set made by
+            puzzles make.
+        suite: Instead of --puzzles: a suite of the package (such as panel or math500), or a TOML file with a title and
+            [puzzles].
         only: Name of a model of the file to ask; may be repeated. By default all.
         count: Number of puzzles, from the first; by default 64, or all of a suite.
         samples: Number of answers of each model to each puzzle.

@@ -116,7 +116,11 @@ class Recipe(Config):
     pack: PackConfig = Field(default_factory=PackConfig)
     finetune: FinetuneConfig = Field(default_factory=FinetuneConfig)
     evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
-    final: EvaluateConfig = Field(default_factory=EvaluateConfig, description="The measurement on the test split.")
+    final: EvaluateConfig = Field(
+        default_factory=EvaluateConfig,
+        description="Measurement of the promoted checkpoint on the test split, before the first iteration and after "
+        "the last.",
+    )
     promote: PromoteConfig = Field(default_factory=PromoteConfig)
     alarm: Annotated[RewardAlarm | None, Added(before=None)] = Field(
         default=RewardAlarm(),

@@ -209,7 +209,7 @@ def _alarm(record: IterationRecord) -> float | None:
     return float(record.divergence.certain) if record.divergence else None
 
 
-def _updates_behind(record: IterationRecord) -> float | None:
+def _iterations_behind(record: IterationRecord) -> float | None:
     """Returns 0 if the rollouts were sampled from the weights that were then trained, else 1 (`flows.ahead`)."""
     manifests = [record.manifests[stage] for stage in ("sample", "finetune") if stage in record.manifests]
     digests = [manifest.inputs["weights"]["digest"] for manifest in manifests if "weights" in manifest.inputs]
@@ -266,7 +266,8 @@ METRICS: tuple[Metric, ...] = (
            _fact("value", "explained_variance/last_token"), column="EV, last token", page=".1%", prefect=3,
            summary=True, tracker="critic/vf_explained_var_last", presence=Presence.WHERE_KNOWN),
     Metric("value_mean", "mean value", _fact("value", "value/mean"), tracker="critic/values/mean"),
-    Metric("value_error", "squared error of the values", _fact("value", "value/error"), tracker="critic/vf_loss"),
+    Metric("value_error", "mean squared error of the values before training", _fact("value", "value/error"),
+           tracker="critic/vf_loss"),
     Metric("positive_nll", "negative log-probability of right completions", _step_mean("positive_nll"),
            "nats a token", tracker="positive_nll"),
     Metric("updates", "optimizer steps", MetricSource("finetune", lambda record: len(record.steps)), compare="d"),
@@ -309,9 +310,9 @@ METRICS: tuple[Metric, ...] = (
            tracker="sampling/importance_sampling_ratio/max"),
     Metric("sampler_ess", "effective share of the tokens as samples of the trainer", _step_mean("sampler_ess"),
            tracker="sampling/effective_sample_size", compare=".3f"),
-    Metric("updates_behind", "updates between the weights that sampled and those that were trained",
-           MetricSource("sample", _updates_behind), column="behind", terminal=".0f", page=".0f", prefect=0,
-           summary=True, tracker="sampling/updates_behind", presence=Presence.WHERE_NONZERO),
+    Metric("iterations_behind", "iterations between the weights that sampled and those that were trained",
+           MetricSource("sample", _iterations_behind), column="behind", terminal=".0f", page=".0f", prefect=0,
+           summary=True, tracker="sampling/iterations_behind", presence=Presence.WHERE_NONZERO),
     Metric("sampled_tokens_per_s", "sampling speed", _fact("sample", "tokens_per_s"), "tokens/s",
            tracker="perf/sampled_tokens_per_s"),
     Metric("trained_tokens_per_s", "training speed", _train_total("tokens_per_s"), "tokens/s",

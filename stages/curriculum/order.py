@@ -178,26 +178,26 @@ def take(
 
 
 def stride(
-    train: pl.DataFrame, count: int, iteration: int, seed: int, rearrange: Callable[[list[int]], None] = lambda _: None
+    puzzles: pl.DataFrame, count: int, position: int, seed: int, rearrange: Callable[[list[int]], None] = lambda _: None
 ) -> pl.DataFrame:
     """Returns the puzzles of one iteration, each once.
 
-    Iterations take consecutive strides of an endless sequence of passes. Each pass has every train puzzle once, in an
+    Iterations take consecutive strides of an endless sequence of passes. Each pass has every puzzle once, in an
     order of its own. If a stride crosses the end of a pass, it may meet a puzzle twice and then has fewer than `count`
     different ones.
 
     Args:
-        train: All train puzzles.
-        count: Length of a stride, at most `len(train)`.
-        iteration: Number of the iteration, from 1.
+        puzzles: The puzzles of a pass, after the filter.
+        count: Length of a stride, at most `len(puzzles)`.
+        position: Number of the stride since the order began, from 1.
         seed: Seed of the passes' orders.
         rearrange: Sorts the shuffled indices of a pass in place; the sort must be stable.
     """
-    total, first = len(train), (iteration - 1) * count
+    total, first = len(puzzles), (position - 1) * count
     order: list[int] = []
     for epoch in range(first // total, (first + count - 1) // total + 1):
         indices = list(range(total))
         random.Random(f"{seed}/{epoch}").shuffle(indices)
         rearrange(indices)
         order += indices[max(0, first - epoch * total) : first + count - epoch * total]
-    return train[list(dict.fromkeys(order))]
+    return puzzles[list(dict.fromkeys(order))]

@@ -29,7 +29,8 @@ def has_plateaued(values: Sequence[float], rule: Plateau) -> bool:
 
     Args:
         values: The figure after each iteration of the stage, in order.
-        rule: The rule. Its number of newest values is compared with the values before them; without those it is false.
+        rule: It compares the last `plateau_iterations` values with all earlier ones. Without earlier ones the result is
+            false.
     """
     earlier = values[: -rule.plateau_iterations]
     return bool(earlier) and max(values[len(earlier) :]) <= max(earlier) + rule.min_delta

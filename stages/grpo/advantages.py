@@ -80,8 +80,9 @@ def batch_advantages(groups: Sequence[Rewards], config: AdvantageConfig) -> list
         config: Baseline and scale.
 
     Returns:
-        P arrays [G]. They are exactly 0 for a uniform group: a rounding error in the mean of equal fractions would
-        otherwise give advantages of about 1e-10, which look like a signal.
+        P arrays [G]. With the baselines `group_mean` and `leave_one_out` they are exactly 0 for a uniform group: a
+        rounding error in the mean of equal fractions would otherwise give advantages of about 1e-10, which look like a
+        signal.
     """
     return [_advantages(rewards_G, groups, config) for rewards_G in groups]
 

@@ -3,12 +3,10 @@
 Shapes: C completion tokens of the step, in any order; S completions; G groups.
 """
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
-Aggregation = Literal["token_mean", "sequence_mean", "group_mean", "inverse_length", "constant"]
+from stages.grpo.names import Aggregation
 
 
 def token_shares(

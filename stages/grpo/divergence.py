@@ -3,14 +3,11 @@
 Shapes: C tokens, in any order.
 """
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
+from stages.grpo.names import Estimator
 from stages.grpo.ratios import LOG_RATIO_LIMIT, importance_ratio
-
-Estimator = Literal["k1", "k2", "k3", "unbiased_k3"]
 
 
 def divergence(estimator: Estimator, new: Tensor, reference: Tensor, old: Tensor, clamp: float | None = None) -> Tensor:

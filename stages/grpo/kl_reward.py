@@ -3,17 +3,14 @@
 Shapes: C tokens in the loss of a batch; those of a completion are adjacent and in order.
 """
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
+from stages.grpo.names import KLPlace
 from stages.grpo.ratios import sequence_sums
 
-Place = Literal["loss", "token_reward", "sequence_reward"]
 
-
-def kl_in_advantages(place: Place, divergences: Tensor, sequences: Tensor, groups: Tensor) -> Tensor:
+def kl_in_advantages(place: KLPlace, divergences: Tensor, sequences: Tensor, groups: Tensor) -> Tensor:
     """Returns the penalty that is subtracted from each token's advantage.
 
     The reward of a token is reduced by its divergence (Ziegler et al., arXiv 1909.08593; Ouyang et al., arXiv

@@ -4,14 +4,12 @@ Shapes: C completion tokens that take part in the loss, in any order.
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
+from stages.grpo.names import LossKind
 from stages.grpo.ratios import importance_ratio, sequence_sums
-
-LossKind = Literal["ppo_clip", "reinforce", "masked", "cispo", "gspo", "tanh", "cross_entropy"]
 
 
 @dataclass(frozen=True)

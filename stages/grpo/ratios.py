@@ -3,15 +3,13 @@
 Shapes: C tokens of whole completions, in any order.
 """
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
+from stages.grpo.names import Correction
+
 LOG_RATIO_LIMIT = 20.0
 """Bound of the absolute log-ratio before exp, so that one broken token cannot make the loss infinite."""
-
-Correction = Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
 
 
 def importance_ratio(log_ratio: Tensor) -> Tensor:

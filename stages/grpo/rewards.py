@@ -69,7 +69,7 @@ class RewardConfig(Config):
         ge=0,
         le=1e6,
         description="p in the term -p / (characters / 4), so that longer completions lose less (RLSP's exploration "
-        "reward). A completion without characters counts as one of 4.",
+        "reward). A completion of fewer than 4 characters counts as one of 4.",
     )
     patterns: Annotated[PatternPenalty | None, Added(before=None)] = Field(
         default=None, description="Reward in place of all others for unwanted patterns; null: none."
@@ -77,9 +77,9 @@ class RewardConfig(Config):
     truncated: Literal["graded", "zero", "penalty", "masked", "soft_overlong"] = Field(
         default="penalty",
         description="Reward of a completion that is cut at the token limit or by `early_stop`. `graded`: like any "
-        "other. `zero`: 0. `penalty`: minus the penalty. `masked`: left out of its group and the loss. "
-        "`soft_overlong`: for cut and finished completions alike, the penalty grows linearly over the last "
-        "`overlong_buffer_tokens` before the limit (DAPO).",
+        "other. `zero`: 0 in place of all terms. `penalty`: the other terms minus `truncation_penalty`. `masked`: "
+        "left out of its group and the loss. `soft_overlong`: for cut and finished completions alike, the penalty "
+        "grows linearly over the last `overlong_buffer_tokens` before the limit (DAPO).",
     )
     truncation_penalty: float = Field(
         default=0.5, ge=0, le=1e6, description="Largest penalty under `penalty` and `soft_overlong`."
@@ -126,50 +126,50 @@ class RewardInputs:
     answered: bool
 
 
-def reward_terms(judged: RewardInputs, config: RewardConfig) -> dict[str, float]:
+def reward_terms(inputs: RewardInputs, config: RewardConfig) -> dict[str, float]:
     """Returns the weighted terms of one completion by name; the reward is their sum.
 
     By default truncated completions get a penalty, because completions would otherwise grow until they reach the limit.
     A completion with an unwanted pattern has the reward of `patterns` and no other.
     """
-    terms = _terms(judged, config)
-    if config.patterns is not None and has_pattern(judged.text, judged.truncated, config.patterns):
+    terms = _terms(inputs, config)
+    if config.patterns is not None and has_pattern(inputs.text, inputs.truncated, config.patterns):
         return {**dict.fromkeys(terms, 0.0), "patterns": config.patterns.reward}
     return terms
 
 
-def _terms(judged: RewardInputs, config: RewardConfig) -> dict[str, float]:
+def _terms(inputs: RewardInputs, config: RewardConfig) -> dict[str, float]:
     terms: dict[str, float] = {}
     if config.accuracy_weight:
-        terms["accuracy"] = config.accuracy_weight * judged.accuracy**config.accuracy_power
+        terms["accuracy"] = config.accuracy_weight * inputs.accuracy**config.accuracy_power
     if config.surprise_weight:
-        terms["surprise"] = config.surprise_weight * terms["accuracy"] * (judged.surprise - 1.0)
+        terms["surprise"] = config.surprise_weight * terms["accuracy"] * (inputs.surprise - 1.0)
     if config.exact_weight:
-        terms["exact"] = config.exact_weight * judged.exact
+        terms["exact"] = config.exact_weight * inputs.exact
     if config.outcomes is not None:
-        answered = config.outcomes.wrong if judged.answered else config.outcomes.no_answer
-        terms["outcome"] = config.outcomes.right if judged.exact else answered
+        answered = config.outcomes.wrong if inputs.answered else config.outcomes.no_answer
+        terms["outcome"] = config.outcomes.right if inputs.exact else answered
     if config.deductions_weight:
-        terms["deductions"] = config.deductions_weight * judged.sound
+        terms["deductions"] = config.deductions_weight * inputs.sound
     if config.format_weight:
-        terms["format"] = config.format_weight * judged.well_formed
+        terms["format"] = config.format_weight * inputs.well_formed
     if config.length_cosine is not None:
         terms["length_cosine"] = config.length_cosine.weight * length_cosine(
-            judged.exact, judged.tokens, len(judged.text), judged.limit_tokens, config.length_cosine
+            inputs.exact, inputs.tokens, len(inputs.text), inputs.limit_tokens, config.length_cosine
         )
     if config.repetition_weight:
-        terms["repetition"] = -config.repetition_weight * repetition(judged.text, config.repetition_words)
+        terms["repetition"] = -config.repetition_weight * repetition(inputs.text, config.repetition_words)
     if config.language_weight:
-        terms["language"] = config.language_weight * share_in_script(judged.text, config.language_script)
+        terms["language"] = config.language_weight * share_in_script(inputs.text, config.language_script)
     if config.shortness_penalty:
-        terms["shortness"] = -config.shortness_penalty / max(1.0, len(judged.text) / 4)
+        terms["shortness"] = -config.shortness_penalty / max(1.0, len(inputs.text) / 4)
     match config.truncated:
-        case "zero" if judged.truncated:
+        case "zero" if inputs.truncated:
             return dict.fromkeys(terms, 0.0)
         case "penalty":
-            terms["truncated"] = -config.truncation_penalty * judged.truncated
+            terms["truncated"] = -config.truncation_penalty * inputs.truncated
         case "soft_overlong":
-            filled_share = soft_overlong(judged.tokens, judged.limit_tokens, config.overlong_buffer_tokens or 1)
+            filled_share = soft_overlong(inputs.tokens, inputs.limit_tokens, config.overlong_buffer_tokens or 1)
             terms["truncated"] = -config.truncation_penalty * filled_share
         case _:
             pass

@@ -18,10 +18,13 @@ _FACTS = {"reward": "reward/mean", "train_accuracy": "accuracy/mean", "train_exa
 
 
 class StageEnd(Config):
-    """The end of a stage: whichever of the two comes first; with neither, the end of the run."""
+    """The end of a stage: after `iterations` or by the rule `until`, whichever comes first.
+
+    A stage with neither lasts until the run ends.
+    """
 
     iterations: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="Number of iterations; with `until`, the largest."
+        default=None, ge=1, le=1_000_000, description="Number of iterations; the maximum if `until` is set."
     )
     until: Plateau | None = Field(default=None, description="Rule that ends the stage by a figure.")
 
@@ -53,7 +56,7 @@ def advance(
     Args:
         grades: Grades of the iteration's rollouts.
         report: Its evaluation on the validation split.
-        before: The record after the iteration before; None after the first.
+        before: The record of the previous iteration; None in iteration 1.
         iteration: Number of the iteration.
     """
     identity = Identity.of(
@@ -63,10 +66,11 @@ def advance(
     if published := out.find(identity):
         return published
     values = _values(config, grades, report, before, ctx.store)
-    ended, reason = _judge(config, values, iteration)
+    ended, reason = _stage_end(config, values, iteration)
     progress = StageProgress(stage=config.stage, since=config.since, values=values, ended=ended, reason=reason)
     attempt = out.attempt(identity)
     attempt.write_json(PROGRESS_FILE, progress.as_json())
+    # People read the facts, where the first stage is 1.
     facts = {"stage": config.stage + 1, "since": config.since, "ended": ended, "reason": reason}
     return attempt.publish(facts, grades=grades, report=report, before=before)
 
@@ -86,7 +90,7 @@ def _values(
     return [*(earlier.values if earlier and earlier.since == config.since else []), value]
 
 
-def _judge(config: AdvanceConfig, values: list[float], iteration: int) -> tuple[bool, str]:
+def _stage_end(config: AdvanceConfig, values: list[float], iteration: int) -> tuple[bool, str]:
     done, rule = iteration - config.since + 1, config.until
     if config.iterations is not None and done >= config.iterations:
         return True, f"{done} iterations are done"

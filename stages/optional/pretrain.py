@@ -16,7 +16,7 @@ from stages.training.critic import (
     valued_rollouts,
 )
 from stages.training.job import LossConfig
-from stages.training.launch import Schedule, Target, Weights, train_and_publish
+from stages.training.launch import JobSettings, Target, Weights, train_and_publish
 
 REVISION = 1
 _SEED_DIGITS = 12
@@ -75,7 +75,7 @@ def pretrain(
     batch.check(out.key)
     batch_file = ctx.scratch / "critic-batch.safetensors"
     batch_file.write_bytes(batch.to_bytes())
-    schedule = Schedule(
+    job_settings = JobSettings(
         learning_rates=[config.learning_rate] * batch.minibatches * chosen.epochs,
         epochs=chosen.epochs,
         loss=LossConfig(old_logprobs="trainer"),
@@ -85,4 +85,4 @@ def pretrain(
         epoch_seed=seed,
         value=config.for_pretraining().job(),
     )
-    return train_and_publish(Weights(model), batch_file, schedule, target, ctx, label="pretrain")
+    return train_and_publish(Weights(model), batch_file, job_settings, target, ctx, label="pretrain")

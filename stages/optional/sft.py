@@ -18,7 +18,7 @@ from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.models.tokenizers.digest import tokenizer_digest
 from stages.training.job import EpochOrder, LossConfig, OptimizerConfig
-from stages.training.launch import Schedule, Target, Weights, train_and_publish
+from stages.training.launch import JobSettings, Target, Weights, train_and_publish
 from stages.training.supervised import check_fits, check_round_trip
 from stages.training.trainable import TrainableConfig
 
@@ -86,7 +86,7 @@ def sft(
         row_tokens=config.row_tokens, minibatch_size=config.texts_per_step, minibatch_unit="puzzles", seed=config.seed
     )
     steps = math.ceil(len(groups) / config.texts_per_step) * config.epochs
-    schedule = Schedule(
+    job_settings = JobSettings(
         [learning_rate_of(config, step, steps) for step in range(steps)],
         config.epochs,
         LossConfig(kind="cross_entropy", aggregation=config.aggregation),
@@ -99,7 +99,7 @@ def sft(
     batch.check("sft batch")
     batch_file = ctx.scratch / "sft.safetensors"
     batch_file.write_bytes(batch.to_bytes())
-    return train_and_publish(Weights(weights), batch_file, schedule, target, ctx, label="sft").checkpoint
+    return train_and_publish(Weights(weights), batch_file, job_settings, target, ctx, label="sft").checkpoint
 
 
 def text_groups(texts: pl.DataFrame, tokenizer: ChatTokenizer, *, keep_tokens: bool) -> list[Group]:

@@ -15,7 +15,6 @@ from artifacts.schemas import TOKEN_ADVANTAGES, TOKEN_ADVANTAGES_FILE, VALUES, V
 from stages.context import StageContext
 from stages.grpo.gae import Floats, explained_variances, gae, lambda_of_length, last_token_rewards, normalised
 from stages.training.critic import (
-    RATE_SETTINGS,
     TokenPlace,
     ValueConfig,
     critic_batch,
@@ -23,14 +22,14 @@ from stages.training.critic import (
     valued_rollouts,
 )
 from stages.training.job import LossConfig
-from stages.training.launch import Schedule, Target, Weights, carry_over, train_and_publish
-from stages.training.schedules.learning_rates import learning_rate_at, step_rate
+from stages.training.launch import JobSettings, Target, Weights, carry_over, train_and_publish
+from stages.training.schedules.learning_rates import LEARNING_RATE_SETTINGS, learning_rate_at, step_rate
 
 REVISION = 1
 _SEED_DIGITS = 12
 """Number of hex digits of the rollouts' digest (part of the identity) that seed the order of groups and passes."""
 _VALUES = "values"
-_WITHOUT_EFFECT = (*RATE_SETTINGS, "source", "pretrain")
+_WITHOUT_EFFECT = (*LEARNING_RATE_SETTINGS, "source", "pretrain")
 """Settings that the identity leaves out, because the learning rate of the iteration and the inputs express them."""
 
 
@@ -111,7 +110,7 @@ def value(
     batch.check(out.key)
     batch_file = ctx.scratch / "critic-batch.safetensors"
     batch_file.write_bytes(batch.to_bytes())
-    schedule = Schedule(
+    job_settings = JobSettings(
         learning_rates=[step_rate(config, iteration, batch.minibatches)] * batch.minibatches * config.epochs,
         epochs=config.epochs,
         loss=LossConfig(old_logprobs="trainer"),
@@ -122,7 +121,7 @@ def value(
         value=config.job(),
     )
     trained = train_and_publish(
-        critic, batch_file, schedule, replace(target, beside=publish), ctx, label=f"value {iteration}"
+        critic, batch_file, job_settings, replace(target, publish_values=publish), ctx, label=f"value {iteration}"
     )
     published = out.find(identity)
     assert published is not None  # `publish` has run before the value model was published
@@ -184,14 +183,14 @@ def _figures(values: list[Floats], rewards: list[float], advantages: list[Floats
     filled = [i for i, of_one in enumerate(values) if of_one.size]
     returns = [np.full(len(values[i]), rewards[i]) for i in filled]
     shares = explained_variances([values[i] for i in filled], returns)
-    pooled, errors = np.concatenate([np.zeros(0), *values]), np.concatenate([np.zeros(0), *returns])
+    all_values, all_returns = np.concatenate([np.zeros(0), *values]), np.concatenate([np.zeros(0), *returns])
     all_advantages = np.concatenate([np.zeros(0), *advantages])
     return {
         **{f"explained_variance/{name}": share for name, share in shares.items()},
-        "value/mean": float(pooled.mean()) if pooled.size else None,
+        "value/mean": float(all_values.mean()) if all_values.size else None,
         "value/first_token_mean": float(np.mean([values[i][0] for i in filled])) if filled else None,
         "value/last_token_mean": float(np.mean([values[i][-1] for i in filled])) if filled else None,
-        "value/error": float(((pooled - errors) ** 2).mean()) if pooled.size else None,
-        "advantage/mean": float(all_advantages.mean()) if pooled.size else None,
-        "advantage/std": float(all_advantages.std()) if pooled.size else None,
+        "value/error": float(((all_values - all_returns) ** 2).mean()) if all_values.size else None,
+        "advantage/mean": float(all_advantages.mean()) if all_values.size else None,
+        "advantage/std": float(all_advantages.std()) if all_values.size else None,
     }

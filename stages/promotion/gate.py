@@ -80,7 +80,7 @@ class PromoteConfig(Config):
         return self
 
 
-def judge(
+def decide(
     config: PromoteConfig,
     candidate: Ref[Checkpoint],
     report: Ref[Report],

@@ -20,13 +20,10 @@ from stages.grpo.groups import Branch, Group
 from stages.grpo.packing import PackConfig, lay_out, packed_rows
 from stages.models.value_head import ValueHead
 from stages.training.job import OptimizerConfig, ValueJob
-from stages.training.schedules.learning_rates import RateConfig
+from stages.training.schedules.learning_rates import LearningRateConfig
 from stages.training.trainable import TrainableConfig
 
 _Number = Annotated[float, Field(ge=-1e6, le=1e6)]
-
-RATE_SETTINGS = ("learning_rate", "min_learning_rate", "schedule", "schedule_iterations", "warmup_iterations")
-"""Settings that determine the learning rate of an iteration. The identity contains that rate instead of them."""
 
 
 class PretrainConfig(Config):
@@ -45,7 +42,7 @@ class PretrainConfig(Config):
         return self
 
 
-class ValueConfig(RateConfig):
+class ValueConfig(LearningRateConfig):
     """A value model (critic) that is trained beside the policy, and the advantages that follow from its values."""
 
     source: str = Field(
@@ -81,7 +78,8 @@ class ValueConfig(RateConfig):
         default=None,
         gt=0,
         le=1e6,
-        description="Distance from the old value beyond which a new one brings no smaller loss; null = off.",
+        description="Largest distance from the old value; moving a value further lowers the loss no more (PPO's value "
+        "clip); null = off.",
     )
     updates: int = Field(default=1, ge=1, le=1_000_000, description="Optimizer steps of one pass over the rollouts.")
     epochs: int = Field(default=1, ge=1, le=10_000, description="Passes over the rollouts.")

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from artifacts.config import Config
 from artifacts.documents.document import Document
 from artifacts.identity import Added
+from stages.grpo.names import Aggregation, Correction, Estimator, KLPlace, LossKind
 from stages.models.value_head import ValueHead
 from stages.training.trainable import TrainableConfig
 from stages.training.worker_group.hardware import TrainHardware
@@ -16,33 +17,16 @@ from stages.training.worker_group.hardware import TrainHardware
 class LossConfig(Config):
     """The loss of one token, its aggregation over tokens, and the terms that are added to it.
 
-    With rho = exp(new - old), advantage A and weight w, the loss of a token is
-
-    * `ppo_clip`: -w min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)
-    * `gspo`: the same with the geometric mean of rho over the completion
-    * `cispo`: -w clip(rho) A new, with the clipped ratio as a constant
-    * `reinforce`: -w rho A, without a clip
-    * `masked`: -w rho A where clip(rho) is rho, else 0
-    * `tanh`: -w tanh(new - old) A
-    * `cross_entropy`: -w new, which reads neither advantages nor old log-probabilities
-
-    An optimizer step sums the token losses and divides by counts over all its rows on all processes:
-
-    * `token_mean`: by the tokens in the loss
-    * `sequence_mean`: by the tokens of each completion, then by the completions (GSPO's own aggregation)
-    * `group_mean`: by the tokens of each group, then by the groups
-    * `constant`: by the completions times `constant_tokens`
-    * `inverse_length`: by the tokens, after each token was weighted by the inverse length of its completion, rescaled
-      to a mean of 1 over the batch
+    `stages.grpo.loss.token_loss` has the formula of each kind, and `stages.grpo.aggregation.token_shares` that of each
+    aggregation. Counts are over all rows of an optimizer step on all processes. `cross_entropy` reads neither
+    advantages nor old log-probabilities.
 
     The entropy bonus is always a mean over tokens, and `positive_nll` weighs a mean over the tokens of right
     completions. The KL term is aggregated like the loss, without importance correction. A divergence in the reward is a
     constant and no term of the loss; see `stages/grpo/kl_reward.py`.
     """
 
-    kind: Literal["ppo_clip", "reinforce", "masked", "cispo", "gspo", "tanh", "cross_entropy"] = Field(
-        default="ppo_clip", description="loss of one token"
-    )
+    kind: LossKind = Field(default="ppo_clip", description="loss of one token")
     clip_low: float = Field(default=0.2, ge=0.0, le=1.0, description="the ratio is clipped below 1 - clip_low")
     clip_high: float = Field(default=0.2, ge=0.0, le=1e6, description="the ratio is clipped above 1 + clip_high")
     dual_clip: float | None = Field(
@@ -51,9 +35,7 @@ class LossConfig(Config):
         le=1e6,
         description="if A < 0, the ratio is also clipped above this (ppo_clip, gspo); null = off",
     )
-    aggregation: Literal["token_mean", "sequence_mean", "group_mean", "inverse_length", "constant"] = Field(
-        default="token_mean", description="divisor of the sum of token losses"
-    )
+    aggregation: Aggregation = Field(default="token_mean", description="divisor of the sum of token losses")
     constant_tokens: int | None = Field(
         default=None, ge=1, le=10_000_000, description="length by which `constant` divides"
     )
@@ -87,7 +69,7 @@ class LossConfig(Config):
         default=0.0, ge=0.0, le=1e6, description="weight of the bonus for the mean token entropy"
     )
     kl_coef: float = Field(default=0.0, ge=0.0, le=1e6, description="weight of the divergence from the reference")
-    kl_estimator: Literal["k1", "k2", "k3", "unbiased_k3"] = Field(
+    kl_estimator: Estimator = Field(
         default="k3",
         description="with d = new - reference: k1 = d, k2 = d^2 / 2, k3 = exp(-d) + d - 1, "
         "unbiased_k3 = k3 exp(new - old)",
@@ -98,19 +80,17 @@ class LossConfig(Config):
         le=1e6,
         description="the estimate at each token is clamped to +-kl_clamp and has no gradient outside; null = off",
     )
-    kl_place: Literal["loss", "token_reward", "sequence_reward"] = Field(
+    kl_place: KLPlace = Field(
         default="loss",
         description="`loss`: the divergence is a term of the loss. Otherwise it is part of the reward: kl_coef times "
         "the divergence under the old log-probabilities is subtracted from the advantages. `token_reward`: the "
         "divergence of this token and the tokens after it; `sequence_reward`: that of the completion minus the mean of "
         "its group",
     )
-    importance_correction: Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = (
-        Field(
-            default="none",
-            description="factor of the loss: the importance exp(old - sampler) of the token, or its product over the "
-            "completion. Outside importance_floor and importance_cap it is clamped (truncate) or 0 (mask)",
-        )
+    importance_correction: Correction = Field(
+        default="none",
+        description="factor of the loss: the importance exp(old - sampler) of the token, or its product over the "
+        "completion. Outside importance_floor and importance_cap it is clamped (truncate) or 0 (mask)",
     )
     importance_floor: float = Field(default=0.0, ge=0.0, le=1e6, description="lower bound of the importance correction")
     importance_cap: float = Field(default=2.0, gt=0.0, le=1e6, description="upper bound of the importance correction")

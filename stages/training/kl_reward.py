@@ -26,7 +26,7 @@ class KLReward:
         reference: [R * T] log-probabilities of this process's rows under the reference.
 
     Attributes:
-        advantages: [R * T], by address: the amount subtracted from the advantages, coefficient included.
+        penalties: [R * T], by address: subtracted from the advantages; the coefficient is included.
     """
 
     def __init__(self, loss: LossConfig, batch: TrainerBatch, old: Tensor, reference: Tensor) -> None:
@@ -39,20 +39,20 @@ class KLReward:
         reference_logprobs = _of_all_processes(reference)[addresses]
         estimates = divergence(loss.kl_estimator, old_logprobs, reference_logprobs, old_logprobs, loss.kl_clamp)
         divergences = loss.kl_coef * estimates
-        self._divergences, self.advantages = torch.zeros_like(reference), torch.zeros_like(reference)
+        self._divergences, self.penalties = torch.zeros_like(reference), torch.zeros_like(reference)
         self._divergences[addresses] = divergences
-        self.advantages[addresses] = kl_in_advantages(loss.kl_place, divergences, sequences, batch.groups(addresses))
+        self.penalties[addresses] = kl_in_advantages(loss.kl_place, divergences, sequences, batch.groups(addresses))
 
     @classmethod
     def restored(cls, tensors: Mapping[str, Tensor]) -> "KLReward":
         """Rebuilds the penalty from the tensors that `tensors` returned."""
         reward = cls.__new__(cls)
-        reward._divergences, reward.advantages = tensors["kl_divergences"], tensors["kl_advantages"]
+        reward._divergences, reward.penalties = tensors["kl_divergences"], tensors["kl_advantages"]
         return reward
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns the tensors that `restored` needs, by name, [R * T] each."""
-        return {"kl_divergences": self._divergences, "kl_advantages": self.advantages}
+        return {"kl_divergences": self._divergences, "kl_advantages": self.penalties}
 
     def penalty(self, addresses: Tensor, sequences: Tensor) -> float:
         """Returns the mean reward that completions lost.

@@ -45,8 +45,8 @@ class Target:
         state: Address of the training state; None if none is published.
         inputs: Artifacts that the job reads, by role.
         reference: Address of the next averaged reference; None if none is published.
-        beside: Function that publishes the values from the file that the job wrote, before the checkpoint is
-            published. None if the job writes no values.
+        publish_values: Publishes the values from the file that the job wrote, before the checkpoint. None if the job
+            writes no values.
     """
 
     identity: Identity
@@ -54,7 +54,7 @@ class Target:
     state: ArtifactAddress[TrainingState] | None
     inputs: Mapping[str, Ref[Any] | None]
     reference: ArtifactAddress[Checkpoint] | None = None
-    beside: Callable[[Path], Ref[Any]] | None = None
+    publish_values: Callable[[Path], Ref[Any]] | None = None
 
     def published(self) -> Weights | None:
         """Returns the weights if they are already published. The checkpoint is published last, so it decides."""
@@ -69,7 +69,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class JobSettings:
     """How a training job trains on its batch.
 
     Attributes:
@@ -98,7 +98,7 @@ class Schedule:
 
 
 def train_and_publish(
-    weights: Weights, batch_file: Path, schedule: Schedule, target: Target, ctx: StageContext, *, label: str
+    weights: Weights, batch_file: Path, job_settings: JobSettings, target: Target, ctx: StageContext, *, label: str
 ) -> Weights:
     """Runs one job on the worker group and publishes training state, next averaged reference and checkpoint.
 
@@ -107,7 +107,7 @@ def train_and_publish(
     Args:
         weights: Weights to start from.
         batch_file: Packed batch (safetensors).
-        schedule: How the job trains on the batch.
+        job_settings: How the job trains on the batch.
         target: Where the results are published.
         ctx: The context of the stage.
         label: Name of the job in progress reports and logs.
@@ -117,7 +117,7 @@ def train_and_publish(
         TransientError: The trainer died or hung.
         DeerstalkerError: The trainer ran out of memory, or cannot train this checkpoint.
     """
-    for ref in (weights.checkpoint, schedule.reference):
+    for ref in (weights.checkpoint, job_settings.reference):
         if ref is not None:
             check_weights(ctx.local_folder(ref))
     worker_group = ctx.worker_group
@@ -141,14 +141,14 @@ def train_and_publish(
         resume_dir = kept.latest()
         state_dir, warm = None, False
         if weights.state is not None and resume_dir is None:
-            warm = worker_group.holding == _label(weights.state, schedule)
+            warm = worker_group.holding == _label(weights.state, job_settings)
             state_dir = None if warm else ctx.local_folder(weights.state)
 
         def folder(attempt: Attempt[Any] | None) -> Path | None:
             return folders.enter_context(ctx.folder(attempt)) if attempt else None
 
         checkpoint_dir = ctx.local_folder(weights.checkpoint)
-        values_file = ctx.scratch / f"values-{uuid.uuid4().hex[:8]}.safetensors" if target.beside else None
+        values_file = ctx.scratch / f"values-{uuid.uuid4().hex[:8]}.safetensors" if target.publish_values else None
         job = TrainJob(
             checkpoint_dir=checkpoint_dir,
             state_dir=state_dir,
@@ -156,18 +156,18 @@ def train_and_publish(
             resume_dir=resume_dir,
             step_checkpoints_dir=kept.inbox,
             batch_file=batch_file,
-            learning_rates=list(schedule.learning_rates),
-            epochs=schedule.epochs,
-            epoch_order=schedule.epoch_order,
-            epoch_seed=schedule.epoch_seed,
-            reference_dir=ctx.local_folder(schedule.reference) if schedule.reference else None,
-            reference_decay=schedule.reference_decay,
+            learning_rates=list(job_settings.learning_rates),
+            epochs=job_settings.epochs,
+            epoch_order=job_settings.epoch_order,
+            epoch_seed=job_settings.epoch_seed,
+            reference_dir=ctx.local_folder(job_settings.reference) if job_settings.reference else None,
+            reference_decay=job_settings.reference_decay,
             out_reference_dir=folder(reference_attempt),
-            value=schedule.value,
+            value=job_settings.value,
             out_values_file=values_file,
-            loss=schedule.loss,
-            optimizer=schedule.optimizer,
-            trainable=schedule.trainable,
+            loss=job_settings.loss,
+            optimizer=job_settings.optimizer,
+            trainable=job_settings.trainable,
             hardware=ctx.profile.trainer.on_this_machine(read_shape(checkpoint_dir).embed_dim),
             out_checkpoint_dir=folders.enter_context(ctx.folder(checkpoint_attempt)),
             out_state_dir=folder(state_attempt),
@@ -177,10 +177,10 @@ def train_and_publish(
     state = state_attempt.publish({}, **target.inputs) if state_attempt else None
     if state is not None and not state.reused:
         # A reused state was published by an interrupted attempt, and its numbers are not those in memory.
-        worker_group.remember(_label(state, schedule))
-    beside = None
-    if target.beside and values_file:
-        beside = target.beside(values_file)
+        worker_group.remember(_label(state, job_settings))
+    values = None
+    if target.publish_values and values_file:
+        values = target.publish_values(values_file)
         values_file.unlink()
     reference = reference_attempt.publish({}, **target.inputs) if reference_attempt else None
     facts = {
@@ -188,14 +188,14 @@ def train_and_publish(
         "totals": result.totals.model_dump(),
         "compute_dtype": job.hardware.compute_dtype,
     }
-    checkpoint = checkpoint_attempt.publish(facts, **target.inputs, state=state, values=beside)
+    checkpoint = checkpoint_attempt.publish(facts, **target.inputs, state=state, values=values)
     kept.discard()
     return Weights(checkpoint, state, reference)
 
 
-def _label(state: Ref[TrainingState], schedule: Schedule) -> str:
+def _label(state: Ref[TrainingState], job_settings: JobSettings) -> str:
     """Returns the label of a state in the workers' memory: its digest, and the precision of the job that left it."""
-    return f"{state.digest} {schedule.optimizer.master_dtype}"
+    return f"{state.digest} {job_settings.optimizer.master_dtype}"
 
 
 def state_beside(checkpoint: Ref[Checkpoint], store: Store) -> Ref[TrainingState] | None:

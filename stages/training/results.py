@@ -46,9 +46,13 @@ class StepMetrics(Document):
     learning_rate: float
     ratio_mean: Measured = Field(description="mean importance ratio new / old")
     ratio_max: Measured
-    clip_low_fraction: float = Field(description="share of tokens whose ratio was clipped from below (A < 0)")
+    clip_low_fraction: float = Field(
+        description="share of tokens that the lower clip changed: under ppo_clip and gspo only where A < 0, under "
+        "cispo and masked everywhere; of a value model, tokens whose value was clipped"
+    )
     clip_high_fraction: float = Field(
-        description="share of tokens whose ratio was clipped from above (A > 0; A < 0 under dual_clip)"
+        description="share of tokens that the upper clip changed: under ppo_clip and gspo only where A > 0 or "
+        "dual_clip applies, under cispo and masked everywhere"
     )
     sampler_gap_mean: Measured = Field(
         description="mean |trainer - sampler| log-probability under the starting weights; null after the first update, "

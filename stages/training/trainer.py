@@ -103,18 +103,19 @@ class Trainer:
             self._share_logprobs()
         addresses, sequences = batch.loss_sequences(rows)
         groups = batch.groups(addresses) if job.loss.aggregation == "group_mean" else None
-        shares = token_shares(job.loss.aggregation, sequences, job.loss.constant_tokens, batch.mean_length, groups)
+        factors = token_shares(job.loss.aggregation, sequences, job.loss.constant_tokens, batch.mean_length, groups)
         right_tokens = max(1, int(batch.values(RIGHT, addresses).sum()))
         sums = StepSums()
         for micro in self._own_micro_batches(rows):
             flat = batch.flat(micro or rows[:1])
-            share = shares[torch.searchsorted(addresses, flat.addresses)]
-            entropy_share = torch.full_like(share, 1.0 / max(1, addresses.numel()))
-            right_share = batch.values(RIGHT, flat.addresses) / right_tokens
+            factor = factors[torch.searchsorted(addresses, flat.addresses)]
+            entropy_factor = torch.full_like(factor, 1.0 / max(1, addresses.numel()))
+            right_factor = batch.values(RIGHT, flat.addresses) / right_tokens
             if not micro:  # this process has fewer rows than others; it takes part in the collectives with weight 0
-                share, entropy_share, right_share = (torch.zeros_like(share) for _ in range(3))
-            loss = self._loss(number, flat, share.to(device), entropy_share.to(device), right_share.to(device))
-            (loss.total * self._row_share.count).backward()  # FSDP2 divides the sum over shares by their number
+                factor, entropy_factor, right_factor = (torch.zeros_like(factor) for _ in range(3))
+            loss = self._loss(number, flat, factor.to(device), entropy_factor.to(device), right_factor.to(device))
+            # FSDP2 divides the gradients' sum over the row shares by their number, but the loss is a sum.
+            (loss.total * self._row_share.count).backward()
             if micro and self._row_share.is_first:
                 sums.add(loss.token, loss.entropies, loss.gap, flat.tokens.numel())
                 sums.add_losses(loss.policy, loss.kl, loss.positive_nll)
@@ -136,23 +137,23 @@ class Trainer:
         )
 
     def _loss(
-        self, number: int, flat: FlatRows, share: Tensor, entropy_share: Tensor, right_share: Tensor
+        self, number: int, flat: FlatRows, factor: Tensor, entropy_factor: Tensor, right_factor: Tensor
     ) -> MicroBatchLoss:
         """Computes the loss of a micro-batch.
 
         Args:
             number: Number of the optimizer step, from 0.
             flat: The rows of the micro-batch.
-            share: [C] factor of each token's loss in the loss of the step.
-            entropy_share: [C] factor of each token's entropy in the entropy bonus of the step.
-            right_share: [C] factor of each token's negative log-probability in the mean over right completions.
+            factor: [C] factor of each token's loss in the loss of the step.
+            entropy_factor: [C] factor of each token's entropy in the entropy bonus of the step.
+            right_factor: [C] factor of each token's negative log-probability in the mean over right completions.
         """
         config, device = self._job.loss, self._weights.device
         logprobs, entropies = self._forward(flat, self._weights.policy)
         old, gap = self._old_logprobs(flat, logprobs, number)
         sequences, token_weights, advantages = flat.sequences.to(device), flat.weights.to(device), flat.advantages
         if self._kl_reward is not None:
-            advantages = advantages - self._kl_reward.advantages[flat.addresses]
+            advantages = advantages - self._kl_reward.penalties[flat.addresses]
         token = token_loss(
             config.kind,
             logprobs,
@@ -172,19 +173,19 @@ class Trainer:
                 config.importance_cap,
             ),
         )
-        policy = (token.loss * share).sum()
+        policy = (token.loss * factor).sum()
         total, kl = policy, None
         if self._reference is not None:
             reference = self._reference[flat.addresses].to(device)
             estimate = divergence(config.kl_estimator, logprobs, reference, old, config.kl_clamp)
-            kl = (estimate * token_weights * share).sum()
+            kl = (estimate * token_weights * factor).sum()
             if config.kl_coef and config.kl_place == "loss":
                 total = total + config.kl_coef * kl
         if config.entropy_coef:
-            total = total - config.entropy_coef * (entropies * entropy_share).sum()
+            total = total - config.entropy_coef * (entropies * entropy_factor).sum()
         positive = None
         if config.positive_nll:
-            positive = -(logprobs * right_share).sum()
+            positive = -(logprobs * right_factor).sum()
             total = total + config.positive_nll * positive
         return MicroBatchLoss(total, policy, kl, token, entropies, gap, positive)
 

@@ -50,13 +50,13 @@ class ValueTrainer(Trainer):
             save_file({VALUES: values.contiguous()}, self._job.out_values_file)
 
     def _loss(
-        self, number: int, flat: FlatRows, share: Tensor, entropy_share: Tensor, right_share: Tensor
+        self, number: int, flat: FlatRows, factor: Tensor, entropy_factor: Tensor, right_factor: Tensor
     ) -> MicroBatchLoss:
         new, nothing = self._forward(flat, self._weights.policy)
         old = self._old[flat.addresses]
         targets = targets_of(flat.sequences, flat.advantages, old, self._value.lambda_).to(new.device)
         loss, clipped = value_loss(new, old.to(new.device), targets, self._value.clip)
-        total = (loss * flat.weights.to(new.device) * share).sum()
+        total = (loss * flat.weights.to(new.device) * factor).sum()
         token = TokenLoss(loss.detach(), torch.ones_like(new), clipped, torch.zeros_like(clipped))
         return MicroBatchLoss(total, total, None, token, nothing, None)
 

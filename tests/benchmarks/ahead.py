@@ -145,8 +145,8 @@ def measure_learning(seed: int, store: str, options: argparse.Namespace) -> dict
             for mode in ("sampled", "greedy")
             for when in ("before", "after")
         } | {"wall_s": document["wall_s"]}
-        lags = [item["updates_behind"] for item in document["iterations"] if item["iteration"]]
-        rows[arm]["most_updates_behind"] = max(lags)
+        lags = [item["iterations_behind"] for item in document["iterations"] if item["iteration"]]
+        rows[arm]["most_iterations_behind"] = max(lags)
     return rows
 
 
@@ -165,8 +165,8 @@ def bars(document: dict[str, Any]) -> list[Bar]:
         difference = statistics.mean(gains["ahead"]) - statistics.mean(gains["alone"])
         noise = 2 * GAIN_SPREAD * (2 / len(seeds)) ** 0.5
         found.append(Bar.at_least("sampled gain, ahead minus alone, points", difference, -noise))
-        behind = max(rows["ahead"]["most_updates_behind"] for rows in seeds.values())
-        found.append(Bar.at_most("updates behind", behind, 1))
+        behind = max(rows["ahead"]["most_iterations_behind"] for rows in seeds.values())
+        found.append(Bar.at_most("iterations behind", behind, 1))
     return found
 
 

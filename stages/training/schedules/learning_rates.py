@@ -7,8 +7,11 @@ from pydantic import Field, model_validator
 
 from artifacts.config import Config
 
+LEARNING_RATE_SETTINGS = ("learning_rate", "min_learning_rate", "schedule", "schedule_iterations", "warmup_iterations")
+"""Settings that determine the learning rate of an iteration. The identity contains that rate instead of them."""
 
-class RateConfig(Config):
+
+class LearningRateConfig(Config):
     """Schedule of the learning rate over iterations, and its division over the steps of an iteration."""
 
     learning_rate: float = Field(default=1e-6, gt=0, le=10.0, description="Highest learning rate of the schedule.")
@@ -28,9 +31,9 @@ class RateConfig(Config):
     )
     learning_rate_of: Literal["step", "iteration"] = Field(
         default="step",
-        description="`step`: every optimizer step has the rate. `iteration`: the steps of an iteration share the rate; "
-        "each has rate / max(steps of a pass, `least_shares`). It is OpenPipe's dynamic rate (rl-experiments notebook "
-        "026, with a rate of 6e-5).",
+        description="`step`: the learning rate of every optimizer step. `iteration`: a total that the steps of an "
+        "iteration divide; each has learning_rate / max(steps of a pass, `least_shares`) (OpenPipe's dynamic rate, "
+        "rl-experiments notebook 026, with 6e-5).",
     )
     least_shares: int = Field(
         default=25, ge=1, le=1_000_000, description="Least divisor of the rate under `learning_rate_of = 'iteration'`."
@@ -48,7 +51,7 @@ class RateConfig(Config):
         return self
 
 
-def learning_rate_at(config: RateConfig, iteration: int) -> float:
+def learning_rate_at(config: LearningRateConfig, iteration: int) -> float:
     """Returns the learning rate of an iteration.
 
     The rate is `min_learning_rate` + s (`learning_rate` - `min_learning_rate`). With i = `iteration`,
@@ -71,11 +74,11 @@ def learning_rate_at(config: RateConfig, iteration: int) -> float:
     return falling * warmup * decay[config.schedule] + config.min_learning_rate * warmup
 
 
-def step_rate(config: RateConfig, iteration: int, steps: int) -> float:
+def step_rate(config: LearningRateConfig, iteration: int, steps: int) -> float:
     """Returns the learning rate of each optimizer step of an iteration; a pass has `steps` of them."""
     return shared_rate(config, learning_rate_at(config, iteration), steps)
 
 
-def shared_rate(config: RateConfig, rate: float, steps: int) -> float:
+def shared_rate(config: LearningRateConfig, rate: float, steps: int) -> float:
     """Returns the learning rate of one optimizer step; the iteration has `rate`, and a pass has `steps` steps."""
     return rate / max(steps, config.least_shares) if config.learning_rate_of == "iteration" else rate

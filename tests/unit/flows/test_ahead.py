@@ -1,4 +1,4 @@
-"""The weights that sample an iteration ahead: at most one update behind, and the same on every machine and attempt."""
+"""The weights that sample an iteration ahead: at most one iteration behind, the same on every machine and attempt."""
 
 import logging
 from dataclasses import replace
@@ -39,7 +39,7 @@ LAST = 7
 BACK_TO = {4: 2}
 """The iteration after which the run is rolled back, and the iteration whose weights it returns to."""
 SAMPLED_FROM = {1: 0, 2: 0, 3: 1, 4: 2, 5: 2, 6: 2, 7: 5}
-"""The iteration whose weights sample each iteration. 5 begins with the weights of 2, and so 6 is one update behind."""
+"""The iteration whose weights sample each iteration. 5 begins with the weights of 2, so 6 is one iteration behind."""
 
 
 def session(store: Store, folder: Path, *profile: str, **changes: str) -> Session:
@@ -108,7 +108,7 @@ def store(tmp_path: Path) -> Store:
     return Store.open(str(tmp_path / "store"))
 
 
-def test_each_iteration_is_sampled_from_weights_at_most_one_update_behind(store: Store, tmp_path: Path) -> None:
+def test_each_iteration_is_sampled_from_weights_at_most_one_iteration_behind(store: Store, tmp_path: Path) -> None:
     trained, run = Trained(store), session(store, tmp_path)
     for _ in range(2):  # the second time as a command that repeats a finished run
         position, policies = trained.first, dict[int, Ref[Checkpoint]]()
@@ -116,7 +116,7 @@ def test_each_iteration_is_sampled_from_weights_at_most_one_update_behind(store:
             policies[n] = position.policy
             if n not in {after + 1 for after in BACK_TO}:  # as the sampler, who cannot know what a decision will be
                 sampled(run, n, policies[n])
-            position = ahead.next_position(trained.iteration, run, PUZZLES, position, n, LAST, "trainer")
+            position = ahead.overlapped_iteration(trained.iteration, run, PUZZLES, position, n, LAST, "trainer")
         assert {n: policy.key for n, policy in policies.items()} == {
             n: LAYOUT.iteration(source, "checkpoint") for n, source in SAMPLED_FROM.items()
         }
@@ -127,7 +127,7 @@ def test_a_sampler_that_reads_the_store_asks_for_the_same_rollouts(store: Store,
     position = trained.first
     for n in range(1, LAST + 1):
         sampled(run, n, position.policy)
-        position = ahead.next_position(trained.iteration, run, PUZZLES, position, n, LAST, "trainer")
+        position = ahead.overlapped_iteration(trained.iteration, run, PUZZLES, position, n, LAST, "trainer")
     made = {n: Artifact.at(store, LAYOUT.iteration(n, "rollouts")).manifest.attempt for n in range(1, LAST + 1)}
     ahead.sample_all(run, PUZZLES, trained.first, LAST)  # it finds all of them, and so needs no engine
     assert made == {n: Artifact.at(store, LAYOUT.iteration(n, "rollouts")).manifest.attempt for n in range(1, LAST + 1)}
@@ -138,13 +138,13 @@ def test_what_was_sampled_ahead_of_a_rollback_is_replaced_and_its_files_stay(sto
     position = trained.first
     for n in range(1, 5):
         sampled(run, n, position.policy)
-        position = ahead.next_position(trained.iteration, run, PUZZLES, position, n, LAST, "trainer")
+        position = ahead.overlapped_iteration(trained.iteration, run, PUZZLES, position, n, LAST, "trainer")
     early = sampled(run, 5, trained.weights[3])  # while iteration 4 was trained
     files = set(store.list(early.key)) - {f"{early.key}/{MANIFEST_NAME}"}
     assert position.older is None
     with pytest.raises(IdentityMismatchError, match="other settings or inputs"):
         sampled(run, 5, position.policy)
-    ahead.next_position(trained.iteration, run, PUZZLES, position, 5, LAST, "trainer")
+    ahead.overlapped_iteration(trained.iteration, run, PUZZLES, position, 5, LAST, "trainer")
     rollouts = Artifact.at(store, LAYOUT.iteration(5, "rollouts"), Rollouts)
     assert rollouts.manifest.inputs["weights"]["digest"] == trained.weights[2].digest
     assert files < set(store.list(early.key))
@@ -155,10 +155,10 @@ def test_the_lag_of_rollouts_is_shown(store: Store, tmp_path: Path) -> None:
     position, lags = trained.first, list[Any]()
     for n in range(1, LAST + 1):
         sampled(run, n, position.policy)
-        position = ahead.next_position(trained.iteration, run, PUZZLES, position, n, LAST, "trainer")
+        position = ahead.overlapped_iteration(trained.iteration, run, PUZZLES, position, n, LAST, "trainer")
         parts = {"sample": "rollouts", "finetune": "checkpoint"}
         manifests = {stage: Artifact.at(store, LAYOUT.iteration(n, part)).manifest for stage, part in parts.items()}
-        lags.append(values_of(IterationRecord(n, manifests))["updates_behind"])
+        lags.append(values_of(IterationRecord(n, manifests))["iterations_behind"])
     assert lags == [0.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0]
 
 
@@ -166,14 +166,14 @@ def test_without_the_setting_only_the_newest_weights_sample(store: Store, tmp_pa
     trained, run = Trained(store), session(store, tmp_path, iterate_ahead="0")
     position = trained.first
     for n in range(1, 4):
-        position = ahead.next_position(trained.iteration, run, PUZZLES, position, n, LAST)
+        position = ahead.overlapped_iteration(trained.iteration, run, PUZZLES, position, n, LAST)
         assert position.policy == trained.weights[n]
 
 
 def test_waiting_for_the_other_half_ends(store: Store, tmp_path: Path) -> None:
     trained, run = Trained(store), session(store, tmp_path, "stage_timeout_s=0.6")
     with pytest.raises(DeerstalkerError, match=r"iteration 1: no rollouts after . s of waiting for the sampler"):
-        ahead.next_position(trained.iteration, run, PUZZLES, trained.first, 1, LAST, "trainer")
+        ahead.overlapped_iteration(trained.iteration, run, PUZZLES, trained.first, 1, LAST, "trainer")
 
 
 @pytest.mark.parametrize(

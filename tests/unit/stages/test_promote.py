@@ -22,7 +22,7 @@ from artifacts.refs import Checkpoint, Decision, Ref, Report
 from artifacts.schemas import RESULTS
 from artifacts.store.store import Store
 from stages.promote import promote, weights_after
-from stages.promotion.gate import PromoteConfig, RollbackConfig, judge
+from stages.promotion.gate import PromoteConfig, RollbackConfig, decide
 from stages.promotion.promoted import read_promoted, write_promoted
 from stages.statistics.estimates import estimate_difference
 from stages.statistics.records import MeasuredCheckpoint, PromotionDecision
@@ -353,7 +353,7 @@ def _judged(
 ) -> dict[str, Any]:
     """The decision on a candidate of iteration 2, as it would be stored."""
     decision = PromotionDecision.model_validate(before)
-    return judge(config, challenger.checkpoint, challenger.report, 2, decision, store).as_json()
+    return decide(config, challenger.checkpoint, challenger.report, 2, decision, store).as_json()
 
 
 def _paired_mean(store: Store, key: str, other: str) -> float:

@@ -22,7 +22,7 @@ from stages.environments.tables import to_table
 from stages.models.from_scratch import ScratchModel
 from stages.models.source import materialise
 from stages.models.tokenizers.chat import ChatTokenizer
-from stages.warm_start import WarmStartConfig, schedule_of, taught_groups, warm_start
+from stages.warm_start import WarmStartConfig, job_settings_of, taught_groups, warm_start
 from tests.support.taught import taught_texts
 
 SMALL = ScratchModel(hidden=32, layers=1, heads=1, kv_heads=1, head_dim=32, intermediate=32)
@@ -107,9 +107,9 @@ def test_a_style_counts_only_where_derivations_are_taught(tmp_path: Path) -> Non
 
 
 def test_the_seed_decides_the_order_of_later_passes() -> None:
-    schedule = schedule_of(WarmStartConfig(epochs=3, seed=7))
+    schedule = job_settings_of(WarmStartConfig(epochs=3, seed=7))
     assert (schedule.epochs, schedule.epoch_order, schedule.epoch_seed) == (3, "shuffled", 7)
-    assert schedule_of(WarmStartConfig(epochs=3, epoch_order="same")).epoch_order == "same"
+    assert job_settings_of(WarmStartConfig(epochs=3, epoch_order="same")).epoch_order == "same"
 
 
 def test_what_was_made_before_a_setting_existed_is_found_again(tmp_path: Path) -> None:
