@@ -69,12 +69,18 @@ class StageConfig(StageEnd):
         """Refuses a stage that cannot follow the one before it.
 
         Raises:
-            ValueError: It has no end, or is the last one and has an end; or its completions are shorter than before.
+            ValueError: It has no end, or is the last one and has an end; it begins with a reference that is not used;
+                or its completions are shorter than before.
         """
         if is_last and not self.is_open:
             raise ValueError(f"the last stage, {self.name!r}, ends with the run: drop its iterations and until")
         if not is_last and self.is_open:
             raise ValueError(f"{self.name!r} has no end: set its iterations or until; only the last stage needs none")
+        if self.reference == "stage_start" and self.finetune.reference == "none":
+            raise ValueError(
+                f"reference of {self.name!r} is 'stage_start', but finetune.reference is 'none': set it, or leave the "
+                "stage's reference out"
+            )
         if before is None or self.may_shrink:
             return
         tokens, earlier = self.sample.sampling.max_tokens, before.sample.sampling.max_tokens

@@ -106,8 +106,14 @@ class Condition(Config):
 class Selection(Config):
     """Puzzles that meet all conditions, or a random share of them."""
 
-    all: tuple[Condition, ...] = Field(min_length=1, max_length=20, description="Conditions that must all hold.")
+    all: tuple[Condition, ...] = Field(max_length=20, description="Conditions that must all hold.")
     share: float = Field(default=1.0, gt=0, le=1, description="Share of these puzzles that is taken, chosen by seed.")
+
+    @model_validator(mode="after")
+    def _has_conditions(self) -> Self:
+        if not self.all:
+            raise ValueError("all is empty: name a condition, or drop the selection")
+        return self
 
 
 def columns_of(order: Order, where: Sequence[Selection]) -> list[str]:

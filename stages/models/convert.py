@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 from artifacts.errors import BadInputError
 from stages.models.json_file import read_json, refuse_own_code
+from stages.models.shape import read_shape
 from stages.models.source import BAD_INPUT_STATUS
 from stages.models.tensors import check_weights
 
@@ -71,9 +72,14 @@ def convert_folder(folder: Path, out: Path) -> None:
 
 
 def convert_hub(name: str, revision: str, out: Path) -> None:
-    """Downloads a model from the hub, even if a local folder has the same name, and saves it again in bf16."""
-    from huggingface_hub import snapshot_download
+    """Downloads a model from the hub, even if a local folder has the same name, and saves it again in bf16.
 
+    Raises:
+        BadInputError: Its config.json states an architecture that is not supported; its weights are not downloaded.
+    """
+    from huggingface_hub import hf_hub_download, snapshot_download
+
+    read_shape(Path(hf_hub_download(name, "config.json", revision=revision)).parent)
     folder = snapshot_download(name, revision=revision, allow_patterns=list(_FILES), ignore_patterns=["*/*"])
     convert_folder(Path(folder), out)
 

@@ -94,6 +94,12 @@ class ValueConfig(LearningRateConfig):
     def _settings_agree(self) -> Self:
         if self.reward_low >= self.reward_high:
             raise ValueError(f"reward_low is {self.reward_low}, not below reward_high, which is {self.reward_high}")
+        if self.length_alpha is not None and self.lambda_policy != 1.0:
+            raise ValueError(
+                f"length_alpha replaces lambda_policy, which is {self.lambda_policy}: set one of them (null is off)"
+            )
+        if self.head == "linear" and (self.reward_low, self.reward_high) != (0.0, 1.0):
+            raise ValueError("reward_low and reward_high belong to head = 'bounded', but head is 'linear'")
         if self.pretrain is not None and self.source != "policy":
             raise ValueError(f"pretrain is set, but source is {self.source}, a value model that is trained already")
         return self

@@ -113,13 +113,13 @@ class ProblemSource(QuestionSource[MathsConfig]):
             BadInputError: The file is damaged or has too few problems; or an answer cannot be read, and
                 `MathsConfig.unreadable` says to refuse it.
         """
-        questions = read_questions(self._content, self._config)
+        questions, empty = read_questions(self._content, self._config)
         unread = unreadable([question.puzzle.solution[ANSWER] for question in questions])
         if unread and self._config.unreadable == "refuse":
             raise _refusal(self._config, [questions[number] for number in unread], len(questions))
         drops = self._config.unreadable == "drop"
         chosen = [question for number, question in enumerate(questions) if not (drops and number in unread)]
-        items = choose_questions(chosen, sizes, seed, self._config.path)
+        items = choose_questions(chosen, empty, sizes, seed, self._config)
         outcome = "they were dropped" if drops else "no answer to them is right"
         warning = f"{self._config.path}: math-verify cannot read the answers of {len(unread)} problems; {outcome}"
         warnings = (*items.warnings, warning) if unread else items.warnings

@@ -83,7 +83,8 @@ class QuestionSource(Generic[ColumnsT]):
         Raises:
             BadInputError: The file is damaged, or has too few questions.
         """
-        return choose_questions(read_questions(self._content, self._config), sizes, seed, self._config.path)
+        questions, empty = read_questions(self._content, self._config)
+        return choose_questions(questions, empty, sizes, seed, self._config)
 
 
 @lru_cache(maxsize=64)

@@ -61,8 +61,8 @@ def content_of(path: str) -> bytes:
         raise BadInputError(path, "no such file", expected, remedy) from error
 
 
-def read_questions(content: bytes, config: QuestionColumns) -> list[FileQuestion]:
-    """Returns the questions of a file in their order.
+def read_questions(content: bytes, config: QuestionColumns) -> tuple[list[FileQuestion], int]:
+    """Returns the questions of a file in their order, and the number of rows dropped because a text of theirs is empty.
 
     Args:
         content: Content of the file at `config.path`.
@@ -75,9 +75,13 @@ def read_questions(content: bytes, config: QuestionColumns) -> list[FileQuestion
     kind, rows = _table(content, config)
     questions: list[FileQuestion] = []
     places: dict[str, str] = {}
+    empty = 0
     for number, *values in rows:
-        where = f"{kind} {number}"
-        question = _question(config, where, dict(zip(config.columns, values, strict=True)), f"{number}")
+        where, row = f"{kind} {number}", dict(zip(config.columns, values, strict=True))
+        if config.unusable == "drop" and (_is_empty(row[config.question]) or _is_empty(row[config.answer])):
+            empty += 1
+            continue
+        question = _question(config, where, row, f"{number}")
         puzzle_id = question.puzzle.puzzle_id
         if puzzle_id in places:
             raise BadInputError(
@@ -89,8 +93,15 @@ def read_questions(content: bytes, config: QuestionColumns) -> list[FileQuestion
         places[puzzle_id] = where
         questions.append(question)
     if not questions:
-        raise BadInputError(config.path, "no rows", "at least one question", "check puzzles.puzzle.path")
-    return questions
+        raise BadInputError(
+            config.path, f"{empty} rows, all empty" if empty else "no rows", "at least one question",
+            "check puzzles.puzzle.path",
+        )  # fmt: skip
+    return questions, empty
+
+
+def _is_empty(value: object) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip())
 
 
 def _question(config: QuestionColumns, where: str, row: dict[str, Any], number: str) -> FileQuestion:

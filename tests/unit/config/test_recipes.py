@@ -58,6 +58,8 @@ def test_our_profiles_load() -> None:
         ("value={pretrain={run='a', first=3, last=2}}", r"last is 2, before first, which is 3"),
         ("value={source='a@3', pretrain={run='a'}}", r"pretrain is set, but source is a@3"),
         ("value={reward_low=1}", r"reward_low is 1\.0, not below reward_high"),
+        ("value={reward_low=-1}", r"belong to head = 'bounded', but head is 'linear'"),
+        ("value={length_alpha=1, lambda_policy=0.9}", r"length_alpha replaces lambda_policy, which is 0\.9"),
         ("finetune.loss.positive_nll=0.1", r"needs to know the right completions: set pack\.mark_right = true"),
         ("model.source=cloud", "model"),
         ("iterations.first=1", "iterations is a value"),

@@ -94,7 +94,7 @@ def splits_of(ref: Ref[Puzzles], ctx: StageContext) -> dict[str, list[Puzzle]]:
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
 def test_the_formats_hold_the_same_questions(kind: str) -> None:
     settings = config(f"a/some.{kind}", id="name", split="part", prompt="{question} {{{name}}} \\boxed{}")
-    questions = read_questions(content(kind), settings)
+    questions, _ = read_questions(content(kind), settings)
     assert [item.puzzle.solution["answer"] for item in questions] == [str(2 * i) for i in range(30)]
     assert [item.split for item in questions] == [SPLITS[i % 3] for i in range(30)]
     first = questions[0].puzzle
@@ -105,15 +105,15 @@ def test_the_formats_hold_the_same_questions(kind: str) -> None:
 
 def test_numbers_stay_as_they_are_written_and_rows_are_numbered() -> None:
     lines = b'\xef\xbb\xbf{"question": "a", "answer": 1.50}\r\n\n{"question": "b\xe2\x80\xa8c", "answer": "1e3"}\n'
-    first, second = read_questions(lines, config())
+    (first, second), _ = read_questions(lines, config())
     assert (first.puzzle.solution, first.puzzle.puzzle_id) == ({"answer": "1.50"}, "1")
     assert (second.puzzle.prompt, second.puzzle.puzzle_id, second.where) == ("b\u2028c", "3", "line 3")
-    (third,) = read_questions(b'question,answer\n\n"a\nb",0.10\n', config("x.csv"))
+    (third,), _ = read_questions(b'question,answer\n\n"a\nb",0.10\n', config("x.csv"))
     assert (third.puzzle.solution, third.puzzle.prompt, third.where) == ({"answer": "0.10"}, "a\nb", "row 2")
 
 
 def test_texts_of_the_file_are_no_templates() -> None:
-    (item,) = read_questions(json_lines([{"question": "{answer} {{", "answer": 1}]), config(prompt="<{question}>"))
+    (item,), _ = read_questions(json_lines([{"question": "{answer} {{", "answer": 1}]), config(prompt="<{question}>"))
     assert item.puzzle.prompt == "<{answer} {{>"
 
 
@@ -217,6 +217,23 @@ def test_the_same_prompt_with_two_answers_is_refused(tmp_path: Path, ctx: StageC
         made(PrepareConfig(puzzle=config(str(tmp_path / "q.jsonl")), train=5, val=5, test=5), ctx)
 
 
+def test_unusable_rows_are_dropped_only_on_request(tmp_path: Path, ctx: StageContext) -> None:
+    bad = [{**ROWS[4], "answer": 9}, {"question": "?", "answer": ""}, {"question": " ", "answer": 1}, ROWS[5]]
+    (tmp_path / "q.jsonl").write_bytes(json_lines([*ROWS, *bad]))
+    with pytest.raises(BadInputError, match=r"line 32, column 'answer': an empty text"):
+        made(PrepareConfig(puzzle=config(str(tmp_path / "q.jsonl")), train=5, val=5, test=5), ctx)
+    requested = PrepareConfig(puzzle=config(str(tmp_path / "q.jsonl"), unusable="drop"), train=19, val=5, test=5)
+    ref = made(requested, ctx, "dropped")
+    prompts = {item.prompt for rows in splits_of(ref, ctx).values() for item in rows}
+    assert prompts == {row["question"] for row in ROWS} - {ROWS[4]["question"]}
+    facts = Artifact.open(ctx.store, ref).manifest.facts
+    assert (facts["repeated"], facts["unusable"]) == (1, 4)
+    with pytest.raises(BadInputError, match=r"29 questions after dropping 5 .* expected at least 30"):
+        made(requested.model_copy(update={"train": 20}), ctx, "large")
+    with pytest.raises(BadInputError, match="2 rows, all empty"):
+        read_questions(json_lines(bad[1:3]), config(unusable="drop"))
+
+
 def test_content_and_settings_are_the_identity_but_not_the_path(tmp_path: Path, ctx: StageContext) -> None:
     for name in ("a", "b", "c"):
         (tmp_path / f"{name}.jsonl").write_bytes(json_lines(ROWS[:20] if name == "c" else ROWS))
@@ -294,7 +311,7 @@ def test_the_recipe_of_the_readme_is_complete(tmp_path: Path) -> None:
 
 
 def table() -> pl.DataFrame:
-    return to_table([item.puzzle for item in read_questions(json_lines(ROWS[:4]), config(id="name"))])
+    return to_table([item.puzzle for item in read_questions(json_lines(ROWS[:4]), config(id="name"))[0]])
 
 
 def test_what_is_missing_is_refused_by_name() -> None:
