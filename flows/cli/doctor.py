@@ -42,8 +42,8 @@ def doctor(
         str | None,
         Parameter(
             show_default=False,
-            help=f"Name of a recipe ({shipped('recipes')}), or path of a TOML file. Also checks the memory and disk "
-            "space that it needs, and estimates the time of an iteration.",
+            help=f"Name of a recipe ({shipped('recipes')}), or path of a TOML file. Also opens its file of questions, "
+            "checks the memory and disk space that it needs, and estimates the time of an iteration.",
         ),
     ] = None,
     profile: ProfileName = "cpu",
@@ -107,8 +107,9 @@ def _checks(recipe: str | None, changes: Sequence[str], hardware: Hardware, url:
             yield checks.type_check("engine", devices[1], choices[1], speeds, hardware.explicit_type("engine"))
     if resolved is None or size is None:
         return
-    from flows.doctor.fit import fit_checks
+    from flows.doctor.fit import fit_checks, puzzles_checks
 
+    yield from puzzles_checks(resolved)
     gflops = speeds.gflops.get(choices[0].type) if devices == ("cpu", "cpu") else None
     types = choices[0].type, choices[1].type
     yield from fit_checks(resolved, hardware, size, machine, store, types, devices, gflops)

@@ -21,10 +21,11 @@ from flows.plan.refusal import refuse_undivided
 from flows.plan.workload import learning_parameters, longest_prompt, typical_completion
 from stages.environments import environment
 from stages.environments.capabilities import AnswersCalls, needs
-from stages.environments.config import GeneratorConfig
+from stages.environments.config import GeneratorConfig, SourceConfig
 from stages.environments.generate import generate_nth
 from stages.environments.solver_tool import write_told
 from stages.hardware.compute_type import ComputeType
+from stages.prepare import identity_of
 from stages.sampling.config import SamplingConfig
 
 _DISK_BYTES_A_TOKEN = 24
@@ -95,6 +96,20 @@ def fit_checks(
     model = Check("model", "ok", str(size), figures={"parameters": size.parameters, "told_by": size.source})
     checks = [model, *_layer_checks(recipe, hardware), *memory_checks(hardware, machine, devices, need)]
     return [*checks, room_check(recipe, store, need), time_check(need)]
+
+
+def puzzles_checks(recipe: Recipe) -> list[Check]:
+    """Opens the file or the code that the recipe's items come from; a recipe whose puzzles are generated has none."""
+    puzzles = recipe.puzzles
+    if puzzles.file is None and not isinstance(puzzles.puzzle, SourceConfig):
+        return []
+    try:
+        identity_of(puzzles)
+    except BadInputError as error:
+        expected = "; ".join(filter(None, (f"expected {error.expected}", error.remedy)))
+        return [Check("recipe puzzles", "problem", f"{error.where}: {error.found}", expected)]
+    location = puzzles.puzzle.location if isinstance(puzzles.puzzle, SourceConfig) else puzzles.file
+    return [Check("recipe puzzles", "ok", f"{location or puzzles.puzzle.environment} can be opened")]
 
 
 def _layer_checks(recipe: Recipe, hardware: Hardware) -> list[Check]:

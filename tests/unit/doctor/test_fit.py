@@ -17,6 +17,7 @@ from flows.doctor.facts import MachineFacts
 from flows.doctor.fit import (
     fit_checks,
     iteration_seconds,
+    puzzles_checks,
     store_bytes,
     told_tokens,
     trainer_bytes,
@@ -31,6 +32,16 @@ from stages.models.source import FolderModel, HubModel
 from stages.sampling.config import EngineHardware
 from stages.training.trainable import TrainableConfig
 from tests.support.doctor import FOLDER, GIB, H100, MACHINE, ON_CPU, engines_elsewhere, says
+
+
+def test_the_file_of_a_recipe_is_opened(tmp_path: Path) -> None:
+    changes = [f"puzzles.puzzle.path={tmp_path / 'problems.jsonl'}"]
+    (missing,) = puzzles_checks(load_recipe("deepscaler", changes))
+    says(missing, "problem", "recipe puzzles", "problems.jsonl: no such file")
+    (tmp_path / "problems.jsonl").write_text('{"problem": "1 + 1?", "answer": "2"}\n')
+    (present,) = puzzles_checks(load_recipe("deepscaler", changes))
+    says(present, "ok", "problems.jsonl can be opened")
+    assert puzzles_checks(load_recipe("quickstart")) == []
 
 
 def test_sizes_of_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
