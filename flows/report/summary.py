@@ -77,7 +77,8 @@ def stage_rows(record: RunRecord) -> list[list[str]]:
     for number, of_stage in groupby(decisions, key=lambda item: item[1]["stage"]):
         members = list(of_stage)
         last, decision = members[-1]
-        end = decision["reason"] if decision["ended"] else "it goes on"
+        open_end = "with the run" if last >= record.recipe["iterations"] else "it goes on"
+        end = decision["reason"] if decision["ended"] else open_end
         name = visible(record.recipe["stages"][number - 1]["name"])
         rows.append([f"{number}. {name}", f"{members[0][0]} to {last}", end])
     return rows

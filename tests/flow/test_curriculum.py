@@ -74,7 +74,7 @@ def test_a_staged_run_that_is_killed_in_its_second_stage_goes_on(tmp_path: Path,
     ]  # fmt: skip
     assert stage_rows(read_run(store, "staged")) == [
         ["1. short", "1 to 2", "2 iterations are done"],
-        ["2. long", "3 to 4", "it goes on"],
+        ["2. long", "3 to 4", "with the run"],
     ]
 
     trained = [Artifact.at(store, layout.iteration(n, "checkpoint"), Checkpoint).manifest for n in (1, 2, 3, 4)]

@@ -38,14 +38,16 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, RunRecord]:
             before = advance(ctx, config, grades, report, before, iteration=n, out=out)
             stage, since = read_progress(before, store).position_after(n)
     record = read_run(store, layout.run)
-    return store, replace(record, recipe={**record.recipe, "stages": [{"name": "<b>8K"}, {"name": "16K"}]})
+    return store, replace(
+        record, recipe={**record.recipe, "iterations": 4, "stages": [{"name": "<b>8K"}, {"name": "16K"}]}
+    )
 
 
 def test_each_stage_has_a_row_with_its_end(staged: tuple[Store, RunRecord]) -> None:
     _, record = staged
     assert stage_rows(record) == [
         ["1. <b>8K", "1 to 2", "2 iterations are done"],
-        ["2. 16K", "3 to 4", "it goes on"],
+        ["2. 16K", "3 to 4", "with the run"],
     ]
     assert stage_rows(replace(record, iterations=record.iterations[:2])) == [["1. <b>8K", "1 to 1", "it goes on"]]
 
@@ -90,5 +92,5 @@ def test_the_pages_name_the_stages_and_escape_their_names(staged: tuple[Store, R
     assert "2 iterations are done" in page
     assert "`1. <b>8K`" in summary_page(record, store)
     told = json.loads(files["summary.json"])
-    assert told["stages"][1] == {"name": "2. 16K", "iterations": "3 to 4", "end": "it goes on"}
+    assert told["stages"][1] == {"name": "2. 16K", "iterations": "3 to 4", "end": "with the run"}
     assert [item["stage"] for item in told["iterations"]] == [None, 1, 1, 2, 2]
