@@ -92,9 +92,8 @@ def generate_formal(config: ZebraConfig, seed: int) -> tuple[ZebraPuzzle, Houses
     """Returns a formal puzzle and its only solution (proved), the same for (config, seed) on every machine."""
     rng = random.Random(f"zebra:{seed}")
     houses, count = rng.randint(*config.houses), rng.randint(*config.attributes)
-    attributes = ("name", *rng.sample([name for name in WORDS if name != "name"], count - 1))
-    grid = Grid(attributes, tuple(tuple(rng.sample(WORDS[name], houses)) for name in attributes))
-    world = np.array([[rng.sample(range(houses), houses) for _ in attributes]], dtype=np.int8)
+    grid = _draw_grid(config, houses, count, rng)
+    world = np.array([[rng.sample(range(houses), houses) for _ in range(count)]], dtype=np.int8)
     candidates = _candidates(grid, world, rng)
     model, pool = GridModel(grid, candidates), WorldPool(len(candidates))
     model.exclude(world)
@@ -119,6 +118,14 @@ def generate_formal(config: ZebraConfig, seed: int) -> tuple[ZebraPuzzle, Houses
     drawn = rng.sample(possible, min(config.questions, len(possible)))
     questions = sorted(drawn, key=lambda question: (question.thing, question.attribute or 0))
     return ZebraPuzzle(grid, tuple(clues), tuple(questions)), world
+
+
+def _draw_grid(config: ZebraConfig, houses: int, attributes: int, rng: random.Random) -> Grid:
+    if config.fixed_words:
+        names = tuple(WORDS)[:attributes]
+        return Grid(names, tuple(WORDS[name][:houses] for name in names))
+    names = ("name", *rng.sample([name for name in WORDS if name != "name"], attributes - 1))
+    return Grid(names, tuple(tuple(rng.sample(WORDS[name], houses)) for name in names))
 
 
 def _answer(grid: Grid, world: Houses, question: ZebraQuestion) -> str:

@@ -83,7 +83,7 @@ def test_a_setting_that_is_added_to_a_part_keeps_the_identity_of_older_mixtures(
     frozen = recipe.model_dump(mode="json")
     zebra, clue = (part["puzzle"] for part in frozen["puzzles"]["puzzle"]["parts"])
     del zebra["questions"]  # as if this setting were new
-    del clue["concepts"]  # which is new
+    del zebra["fixed_words"], clue["concepts"]  # which are new
     older = {**settings_of(recipe.puzzles), "puzzle": frozen["puzzles"]["puzzle"]}
     field = ZebraConfig.model_fields["questions"]
     monkeypatch.setattr(field, "metadata", [*field.metadata, Added(before=6)])
@@ -97,4 +97,4 @@ def test_a_setting_that_is_added_to_a_part_keeps_the_identity_of_older_mixtures(
     assert settings_of(went_on) == older
     assert isinstance(went_on.puzzle, MixtureConfig) and went_on.puzzle.tasks[0] == ZebraConfig(**ZEBRA, questions=5)
     alone = with_added(Recipe, {**plain, "puzzles": {**plain["puzzles"], "puzzle": ZEBRA}})
-    assert alone["puzzles"]["puzzle"] == {**ZEBRA, "questions": 5}, "as outside a mixture"
+    assert alone["puzzles"]["puzzle"] == {**ZEBRA, "questions": 5, "fixed_words": False}, "as outside a mixture"

@@ -67,6 +67,16 @@ def test_unique_minimal_and_readable(seed: int) -> None:
     assert (again.digest, again.prompt, again.solution) == (puzzle.digest, puzzle.prompt, puzzle.solution)
 
 
+def test_fixed_words_are_those_of_every_grid() -> None:
+    config = ZebraConfig(houses=(3, 3), attributes=(2, 2), fixed_words=True)
+    formal, worlds = zip(*(generate_formal(config, seed) for seed in range(20)), strict=True)
+    assert {one.grid for one in formal} == {
+        Grid(("name", "pet"), (("Ada", "Bruno", "Clara"), ("cat", "parrot", "turtle")))
+    }
+    assert len({world.tobytes() for world in worlds}) > 5
+    assert all(read_prompt(write_prompt(one)) == one for one in formal)
+
+
 @settings(max_examples=15)
 @given(st.integers(0, 10**9), st.booleans())
 def test_premises_decide_a_statement_and_none_can_be_left_out(seed: int, whole: bool) -> None:
