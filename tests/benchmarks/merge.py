@@ -47,6 +47,7 @@ from tests.support.whole_runs import deerstalker, train
 
 PARTS = ("puzzles", "harder", "merged")
 SEEDS = (804, 805, 806)
+"""Those of `merged`; the published table of `harder` has 801 to 803."""
 BOARD = PuzzleConfig(suspects=(3, 3), weapons=(2, 2), rooms=(3, 4), motives=(0, 3))
 """Small enough that every derivation is as short as possible, with all kinds of clues of a puzzle without times."""
 DIRECTED, PROVED_PUZZLES = ConceptConfig(count=(3, 4)), 500
