@@ -30,6 +30,9 @@ from tests.support.waiting import wait_until
 TEXTS = ["Who was it? The cook, in the hall, with the rope, at nine.", "A: cook\nB: hall\nC: rope\nD: nine"]
 HARDWARE = EngineHardware(max_num_seqs=32, kv_cache_gib=0.1, max_model_len=512, threads=1, replicas=2, seed=7)
 SHORT = SamplingConfig(samples_per_prompt=4, max_tokens=8)
+ENOUGH = 400
+"""Prompts of a call that no engine finishes alone before the other has joined, even if this process waits for a core
+for a second (one engine samples 40 of them in 0.3 s)."""
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +103,7 @@ def test_weights_are_exchanged_in_every_engine_and_each_draws_by_its_own_seed(
     engine.ensure(models["b"], "b")
     assert {source.weights_digest for source in sources_of(engine, 2)} == {"b"}
     groups: list[GroupSamples] = []
-    engine.sample_groups(prompts(40), SHORT, groups.append)
+    engine.sample_groups(prompts(ENOUGH), SHORT, groups.append)
     assert (engine.starts, engine.reloads, engine.refusals) == (starts, reloads + 2, [])
     assert {group.engine_seed for group in groups} == {7, 8}
     for seed in (7, 8):
@@ -140,7 +143,9 @@ def test_an_engine_that_holds_wrong_tensors_is_started_again_and_the_other_is_no
     assert "tensors are not the folder's" in refusal
     assert (engine.starts, right.process_id) == (starts + 1, survivor)
     groups: list[GroupSamples] = []
-    engine.sample_groups(prompts(40), SHORT, groups.append)
+    engine.sample_groups(prompts(ENOUGH), SHORT, groups.append)
+    assert {group.engine_seed for group in groups} == {7, 8}
+    assert (engine.starts, engine.refusals) == (starts + 1, [refusal]), "neither was lost meanwhile"
     assert gap(models["b"], [group for group in groups if group.engine_seed == 8][:4]) < 0.15
 
 
@@ -210,8 +215,8 @@ def test_an_engine_elsewhere_samples_beside_the_one_that_the_profile_asks_for(
             near, far = sorted(sources_of(pool, 2), key=lambda source: str(source.endpoint.address))
             assert (len(pool.process_ids), {near.weights_digest, far.weights_digest}) == (1, {"b"})
             groups: list[GroupSamples] = []
-            pool.sample_groups(prompts(40), SHORT, groups.append)
-            assert len(groups) == 40
+            pool.sample_groups(prompts(ENOUGH), SHORT, groups.append)
+            assert len(groups) == ENOUGH
             tokens = [source.endpoint.metrics(timeout_s=5.0)["vllm:generation_tokens_total"] for source in (near, far)]
             assert min(tokens) > 0
         instead = beside.model_copy(update={"replicas": "auto"})
