@@ -18,6 +18,7 @@ from flows.config.compute_types import compute_types
 from flows.config.recipe import Recipe, check_sound
 from flows.config.recipes import load_profile, load_recipe
 from flows.inputs.models import hidden_size_of
+from flows.inputs.named import check_named
 from flows.lookup.checkpoints import with_fixed_names
 from flows.lookup.history import last_iteration
 from flows.orchestration.flow_runs import run_logger, this_flow_run
@@ -92,6 +93,7 @@ def opened(request: RunRequest) -> Generator[Session]:
     recipe = written if samples_only else with_rows(written, profile)
     if not store.exists(layout.recipe):
         check_sound(recipe)
+        check_named(recipe, store)
         if not samples_only:
             refuse_unfit(recipe, profile)
     # `opened_run` stores a request to redo stages immediately, and the recipe must be stored before it. Without a

@@ -7,10 +7,11 @@ from artifacts.layout import RunLayout
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Critic, Grades, Ref, Rollouts, TrainingState, Values
+from artifacts.store.store import Store
 from flows.session import Session
 from stages.optional.pretrain import pretrain
 from stages.optional.value import value
-from stages.training.critic import PretrainConfig, check_tokenizer
+from stages.training.critic import PretrainConfig, ValueConfig, check_tokenizer
 from stages.training.launch import Weights, state_beside
 
 
@@ -28,8 +29,7 @@ def first_critic(run: Session, policy: Ref[Checkpoint]) -> Weights | None:
     if config is None:
         return None
     if config.source != "policy":
-        name, _, number = config.source.partition("@")
-        critic = Artifact.at(store, RunLayout(name).iteration(int(number), "critic"), Critic).ref
+        critic = _critic_of(config.source, store)
         check_tokenizer(store, critic, policy, f"value.source: {config.source}")
         return Weights(critic, state_beside(critic, store))
     if config.pretrain is None:
@@ -45,17 +45,38 @@ def first_critic(run: Session, policy: Ref[Checkpoint]) -> Weights | None:
     )
 
 
+def check_critic(config: ValueConfig, store: Store) -> None:
+    """Checks that the store has the value model, or the iterations for its pretraining, that a new run names.
+
+    Raises:
+        BadInputError: It lacks them.
+    """
+    if config.source != "policy":
+        _critic_of(config.source, store)
+    if config.pretrain is not None:
+        for part in ("rollouts", "grades"):
+            _of_iterations(config.pretrain, part, store)
+
+
+def _critic_of(source: str, store: Store) -> Ref[Checkpoint]:
+    run, _, number = source.partition("@")
+    return Artifact.at(store, RunLayout(run).iteration(int(number), "critic"), Critic).ref
+
+
 def _stored(run: Session, config: PretrainConfig, part: str) -> list[Ref[Any]]:
     """Returns the rollouts or grades on which the value model of a run is pretrained.
 
     Once it is pretrained, its manifest names them, so the run continues even if the other run has been removed.
     """
-    store, layout = run.ctx.store, RunLayout(config.run)
-    made = run.layout.first_critic("critic")
+    store, made = run.ctx.store, run.layout.first_critic("critic")
     if store.exists(f"{made}/{MANIFEST_NAME}"):
         inputs = Artifact.at(store, made).manifest.inputs
         return [Ref(**inputs[role]) for role in sorted(inputs) if role.startswith(f"{part}_")]
-    refs: list[Ref[Any]] = []
+    return _of_iterations(config, part, store)
+
+
+def _of_iterations(config: PretrainConfig, part: str, store: Store) -> list[Ref[Any]]:
+    layout, refs = RunLayout(config.run), list[Ref[Any]]()
     for number in range(config.first, config.last + 1):
         try:
             refs.append(Artifact.at(store, layout.iteration(number, part)).ref)

@@ -1,7 +1,7 @@
 """Resolves names of models to published checkpoints, fetching a model source first."""
 
 from artifacts.errors import BadInputError
-from artifacts.layout import is_run_name, shared_key
+from artifacts.layout import RunLayout, is_run_name, shared_key
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref
@@ -42,15 +42,29 @@ def fixed_checkpoint(stages: Stages, name: str, setting: str, puzzles: Ref[Puzzl
     Raises:
         BadInputError: The name is that of a run, whose promoted checkpoint may change; or there is no such checkpoint.
     """
-    checkpoint = fetched(stages, name, puzzles)
-    if is_run_name(name) and checkpoint.key.startswith(f"runs/{name}/"):
+    check_fixed(name, setting, stages.ctx.store)
+    return fetched(stages, name, puzzles)
+
+
+def check_fixed(name: str, setting: str, store: Store) -> None:
+    """Checks that the checkpoint or source that `name` means exists and is always the same; asks no hub.
+
+    Args:
+        name: As for `fetched`.
+        setting: Key of the recipe that holds the name, for the error.
+        store: Store of the run.
+
+    Raises:
+        BadInputError: As for `fixed_checkpoint`.
+    """
+    source = find_checkpoint(name, store)
+    if isinstance(source, Ref) and is_run_name(name) and source.key.startswith(f"{RunLayout(name).root}/"):
         raise BadInputError(
             setting,
             f"{name!r}, whose promoted checkpoint may change",
             "a name that always means the same checkpoint",
-            f"write {checkpoint.key}",
+            f"write {source.key}",
         )
-    return checkpoint
 
 
 def fetched_source(

@@ -1,0 +1,53 @@
+"""Checks that a store has what the recipe of a new run names, before the run fetches, samples or trains anything."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from artifacts.errors import BadInputError
+from artifacts.reading import Artifact
+from artifacts.refs import Answers
+from artifacts.store.store import Store
+from flows.config.distillation import ANSWERS, SOLVER, STUDENT
+from flows.config.recipe import Recipe
+from flows.inputs.critics import check_critic
+from flows.inputs.models import check_fixed
+from flows.lookup.checkpoints import published_checkpoint
+from stages.models.source import StoredModel
+from stages.optional.teach import POLICY
+
+
+def check_named(recipe: Recipe, store: Store) -> None:
+    """Refuses a recipe that names a teacher, value model, stored iteration or rated model that does not exist.
+
+    Models on a hub are not asked for.
+
+    Raises:
+        BadInputError: It does not exist; the error names the setting.
+    """
+    if recipe.teach is not None and recipe.teach.teacher != POLICY:
+        with _named_by("teach.teacher"):
+            check_fixed(recipe.teach.teacher, "teach.teacher", store)
+    if recipe.distil is not None and recipe.distil.teacher not in (SOLVER, STUDENT):
+        with _named_by("distil.teacher"):
+            if recipe.distil.teacher.startswith(ANSWERS):
+                Artifact.at(store, recipe.distil.teacher.rstrip("/"), Answers)
+            else:
+                check_fixed(recipe.distil.teacher, "distil.teacher", store)
+    if recipe.value is not None:
+        with _named_by("value.source"):
+            check_critic(recipe.value, store)
+    for model in recipe.rate.models if recipe.rate is not None else ():
+        if isinstance(model.source, StoredModel):
+            with _named_by(f"rate.models: {model.name}"):
+                published_checkpoint(model.source.name, store)
+
+
+@contextmanager
+def _named_by(setting: str) -> Generator[None]:
+    """Puts the setting in front of the error of a look-up, which names only the key or option that it looked for."""
+    try:
+        yield
+    except BadInputError as error:
+        if error.where.startswith(setting.partition(".")[0]):
+            raise
+        raise BadInputError(setting, f"{error.where}: {error.found}", error.expected, error.remedy) from error
