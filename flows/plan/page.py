@@ -60,6 +60,7 @@ def document(made: Plan, price: float) -> dict[str, Any]:
             {"gpus": other.count, "layout": layout and _layout(layout, other.count, price)}
             for other, layout in made.scaling
         ],
+        "not_counted": list(made.not_counted),
     }
 
 
@@ -136,4 +137,6 @@ def lines(made: Plan) -> Iterator[str]:
             stages = zip(made.stages, layout.of_stages, strict=True)
             each = ", ".join(f"{one.name!r} {one.iterations} of {times.iteration:.0f} s" for one, times in stages)
             yield f"  iterations of each stage: {each}; the figures above are those of the longest"
+    if made.not_counted:
+        yield f"not counted, in time or memory: {', '.join(made.not_counted)}"
     yield ASSUMED

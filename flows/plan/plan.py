@@ -12,7 +12,7 @@ from flows.config.recipe import Recipe
 from flows.plan.cluster import Cluster
 from flows.plan.memory import BYTES, Precision, TrainerMemory, cache_bytes_a_token, saving_memory, trainer_memory
 from flows.plan.time import Times, iteration_times
-from flows.plan.workload import Work, learning_parameters, longest_micro_batch, longest_prompt, work_of
+from flows.plan.workload import Work, learning_parameters, longest_micro_batch, longest_prompt, not_counted, work_of
 from stages.context import Profile
 from stages.hardware.compute_type import ComputeType
 from stages.training.worker_group.hardware import TrainHardware
@@ -161,6 +161,7 @@ class Plan:
         given: The profile as it is.
         fitting: The fastest settings that fit; None if none do.
         scaling: The fastest settings for other numbers of GPUs of this kind; None where nothing fits.
+        not_counted: The parts of the recipe that the plan leaves out.
     """
 
     cluster: Cluster
@@ -169,6 +170,7 @@ class Plan:
     given: Layout
     fitting: Layout | None
     scaling: list[tuple[Cluster, Layout | None]]
+    not_counted: tuple[str, ...] = ()
 
     @property
     def work(self) -> Work:
@@ -199,7 +201,8 @@ def make_plan(
     if profile.trainer.tensor_parallel > 1:
         profile = Settings.of(profile).applied(profile)
     scaling = [(other, _fastest(recipe, profile, size, stages, other)) for other in cluster.sizes()]
-    return Plan(cluster, size, stages, given, _fastest(recipe, profile, size, stages, cluster), scaling)
+    fitting = _fastest(recipe, profile, size, stages, cluster)
+    return Plan(cluster, size, stages, given, fitting, scaling, not_counted(recipe))
 
 
 def _stages(recipe: Recipe, completion: float | None, prompt: float | None) -> tuple[Stage, ...]:

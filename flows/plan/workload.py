@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from flows.config.model_size import LayerSizes, ModelSize
 from flows.config.recipe import Recipe
+from stages.optional.teach import POLICY
 from stages.sampling.config import SamplingConfig
 from stages.training.trainable import TrainableConfig
 from stages.training.worker_group.hardware import TrainHardware
@@ -144,3 +145,16 @@ def steps_of(recipe: Recipe, rows: int) -> int:
         return pack.updates
     of = {"rows": rows, "puzzles": groups, "completions": groups * recipe.sample.sampling.samples_per_prompt}
     return math.ceil(of[pack.minibatch_unit] / pack.minibatch_size)
+
+
+def not_counted(recipe: Recipe) -> tuple[str, ...]:
+    """Returns the parts of a recipe whose time and memory a plan leaves out."""
+    teacher = "the model with a hint" if recipe.teach and recipe.teach.teacher == POLICY else "a teacher of tokens"
+    rated = "" if recipe.rate is None else f"rating {len(recipe.rate.models)} models on all train puzzles"
+    parts = (
+        (recipe.value, "a value model"),
+        (recipe.teach, teacher),
+        (recipe.distil, "texts to train on before GRPO"),
+        (recipe.rate, rated),
+    )
+    return tuple(name for section, name in parts if section is not None)

@@ -90,6 +90,22 @@ def test_a_model_that_does_not_divide_is_refused() -> None:
         refuse(load_recipe("open_rs1", unknown), "trainer.processes=2", "trainer.tensor_parallel=2")
 
 
+@pytest.mark.parametrize(
+    ("name", "left_out"),
+    [
+        ("openpipe_14b", []),
+        ("vapo", ["a value model"]),
+        ("difficulty_aware", ["rating 3 models on all train puzzles"]),
+    ],
+)
+def test_a_plan_names_the_models_that_it_leaves_out(name: str, left_out: list[str]) -> None:
+    made = make_plan(load_recipe(name), load_profile("cuda"), cluster("8x80"))
+    assert document(made, 2.0)["not_counted"] == left_out
+    assert [line for line in lines(made) if line.startswith("not counted")] == [
+        f"not counted, in time or memory: {part}" for part in left_out
+    ]
+
+
 def test_a_plan_divides_heads_only_where_the_engine_can() -> None:
     """The model has 12 heads and 2 key-value heads; vLLM refuses engines of 8 GPUs."""
     made = make_plan(load_recipe("open_rs1"), load_profile("cuda"), cluster("8x80"))
