@@ -185,6 +185,27 @@ def test_a_run_begun_before_some_settings_existed_goes_on_as_it_began(tmp_path: 
         check_recipe(store, layout, chosen)
 
 
+def test_a_distillation_begun_before_texts_had_to_fit_goes_on_as_it_began(tmp_path: Path) -> None:
+    store, layout = Store.open(str(tmp_path)), RunLayout("mine")
+    new = load_recipe("rejection_sampling")
+    stored = new.model_dump(mode="json")
+    del stored["distil"]["texts"]["untrainable"]
+    store.create_bytes(layout.recipe, json.dumps(stored).encode())
+    recipe = recipe_to_continue(store, layout, new)
+    check_recipe(store, layout, recipe)
+    assert recipe.distil
+    assert new.distil
+    assert (recipe.distil.texts.untrainable, new.distil.texts.untrainable) == ("refuse", "drop")
+
+
+def test_orders_and_filters_of_texts_by_what_puzzles_are_may_begin(request_of_mine: Callable[..., RunRequest]) -> None:
+    order = "distil.sample.order={by='ascending', column='num_clues'}"
+    where = "distil.sample.where=[{all=[{column='difficulty:rooms', at_least=2}]}]"
+    with opened(request_of_mine(order, where, "sample.order={by='pools', column='truncated:run'}")) as run:
+        assert run.recipe.distil
+        assert run.recipe.distil.sample.columns == ["num_clues", "difficulty:rooms"]
+
+
 def test_a_run_that_stored_nothing_keeps_no_name(request_of_mine: Callable[..., RunRequest]) -> None:
     """The first attempt failed; the same name with what made it fail corrected is the same run, not another."""
     with opened(request_of_mine("seed=5")) as failed:
