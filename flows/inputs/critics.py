@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from artifacts.errors import BadInputError
+from artifacts.errors import NEW_RUN, BadInputError
 from artifacts.layout import RunLayout
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.reading import Artifact
@@ -62,7 +62,8 @@ def _stored(run: Session, config: PretrainConfig, part: str) -> list[Ref[Any]]:
         except BadInputError as error:
             raise BadInputError(
                 f"value.pretrain: {layout.run}@{number}", f"no {part} in {store.url}",
-                f"those of iterations {config.first} to {config.last}", "name iterations that are finished",
+                f"those of iterations {config.first} to {config.last}",
+                f"let {layout.run} finish them; or {NEW_RUN}, with iterations that are finished",
             ) from error  # fmt: skip
     return refs
 

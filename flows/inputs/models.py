@@ -1,6 +1,6 @@
 """Resolves names of models to published checkpoints, fetching a model source first."""
 
-from artifacts.errors import BadInputError
+from artifacts.errors import NEW_RUN, BadInputError
 from artifacts.layout import is_run_name, shared_key
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.reading import Artifact
@@ -48,7 +48,7 @@ def fixed_checkpoint(stages: Stages, name: str, setting: str, puzzles: Ref[Puzzl
             setting,
             f"{name!r}, whose promoted checkpoint may change",
             "a name that always means the same checkpoint",
-            f"write {checkpoint.key}",
+            f"write {checkpoint.key}; {NEW_RUN}",
         )
     return checkpoint
 
