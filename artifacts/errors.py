@@ -3,6 +3,9 @@
 SEE_DOCTOR = "see `deerstalker doctor`"
 """End of a remedy if that command checks for the problem."""
 
+NEW_RUN = "the recipe of a run that has begun is fixed: start a run of another name"
+"""Part of a remedy that changes the recipe, for errors that end a run after it has stored artifacts."""
+
 
 class DeerstalkerError(Exception):
     """An error that one readable line explains, without a traceback.

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from artifacts.errors import NEW_RUN
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Grades, Levels, Puzzles, Ref, Report, Rollouts, Transition
 from artifacts.schemas import LEVELS, LEVELS_FILE, PUZZLES
@@ -21,7 +22,7 @@ from stages.curriculum.progress import read_progress
 from stages.optional.advance import AdvanceConfig, advance
 from stages.optional.fold import fold
 from stages.optional.rate import rate
-from stages.sample import chosen_puzzles
+from stages.sample import WIDER, SampleConfig, chosen_puzzles
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def first_position(run: Session, puzzles: Ref[Puzzles]) -> Position:
         BadInputError: The puzzles lack a column of the curriculum, or a filter takes too few of them.
     """
     recipe = run.recipe
-    reads_columns = any(part.sample.columns for part in recipe.parts)
+    reads_columns = any(sample.columns for _, sample in _selections(recipe))
     train = Artifact.open(run.ctx.store, puzzles).read_table("train.parquet", PUZZLES) if reads_columns else None
     if train is not None:
         _check_columns(recipe, train)
@@ -114,16 +115,26 @@ def _published(run: Session, n: int, part: str, kind: type[Any]) -> Ref[Any]:
     return Artifact.at(run.ctx.store, run.layout.iteration(n, part), kind).ref
 
 
+def _selections(recipe: Recipe) -> list[tuple[str, SampleConfig]]:
+    """Returns the configs by which a run chooses train puzzles, with the names of their sections."""
+    selections = [("sample", part.sample) for part in recipe.parts]
+    if recipe.distil is not None and recipe.distil.samples:
+        selections.append(("distil.sample", recipe.distil.sample))
+    return selections
+
+
 def _check_columns(recipe: Recipe, train: pl.DataFrame) -> None:
-    """Checks that the puzzles have the columns that are not pass rates; called before a model is fetched."""
-    for part in recipe.parts:
-        for column in part.sample.columns:
+    """Checks columns and filters that need no pass rates; called before a model is fetched."""
+    for section, sample in _selections(recipe):
+        for column in sample.columns:
             if rated_name(column) is None:
                 column_values(train, None, column)
+        if sample.where and not sample.rated_names:
+            chosen_puzzles(train, None, sample, 1, section=section, remedy=f"set {WIDER}")
 
 
 def _check_filters(recipe: Recipe, train: pl.DataFrame, levels: Ref[Levels] | None, run: Session) -> None:
-    """Checks before iteration 1 that the filter of each stage leaves puzzles."""
+    """Checks before iteration 1 that the filter of each stage leaves puzzles by the first pass rates."""
     table = None if levels is None else Artifact.open(run.ctx.store, levels).read_table(LEVELS_FILE, LEVELS)
     for part in recipe.parts:
-        chosen_puzzles(train, table, part.sample, 1)
+        chosen_puzzles(train, table, part.sample, 1, remedy=f"{NEW_RUN}, with {WIDER}")

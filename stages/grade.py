@@ -14,7 +14,7 @@ from pydantic import Field
 
 from artifacts.address import ArtifactAddress
 from artifacts.config import Config
-from artifacts.errors import BadInputError
+from artifacts.errors import NEW_RUN, BadInputError
 from artifacts.identity import Identity, settings_of
 from artifacts.reading import Artifact
 from artifacts.refs import Grades, Puzzles, Ref, Rollouts
@@ -231,7 +231,7 @@ def _provable(asserted: list[Asserted] | None, puzzle: Puzzle) -> list[Asserted]
             f"puzzle {puzzle.puzzle_id}",
             "nothing can be proved about it, because a clue cannot be read or the clues contradict one another",
             "a puzzle on whose statements there are verdicts, as grade.advantage.level = 'process' needs",
-            "leave the puzzle out, or use grade.advantage.level = 'outcome'",
+            f"leave the puzzle out, or use grade.advantage.level = 'outcome'; {NEW_RUN}",
         )
     return asserted
 
@@ -290,7 +290,8 @@ def _supervised(
             "grade.advantage.level = 'process'",
             f"no statement in any of {len(sampled)} completions, such as {sampled['text'].head(1).to_list()}",
             "completions that assert statements in words that the environment can read",
-            "warm-start the model with warm_start.text = 'derivations', or use grade.advantage.level = 'outcome'",
+            "warm-start the model with warm_start.text = 'derivations', or use grade.advantage.level = 'outcome'; "
+            f"{NEW_RUN}",
         )
     keys = grades.select("group", "sample").rows()
     tokens = sampled["completion_token_ids"].to_list()

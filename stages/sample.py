@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from artifacts.address import ArtifactAddress
 from artifacts.config import Config
-from artifacts.errors import BadInputError
+from artifacts.errors import NEW_RUN, BadInputError
 from artifacts.identity import Added, Identity, settings_of
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Levels, Puzzles, Ref, Rollouts
@@ -20,6 +20,8 @@ from stages.sampling.config import SamplingConfig
 from stages.sampling.resample import STEM, ResampleConfig, collect_mixed
 
 REVISION = 1
+WIDER = "wider bounds or a lower puzzles_per_iteration"
+"""Change of a config by which its filter leaves enough puzzles."""
 
 
 class SampleConfig(Config):
@@ -103,7 +105,7 @@ def sample(
         return published
     train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES)
     rated = None if read is None else Artifact.open(ctx.store, read).read_table(LEVELS_FILE, LEVELS)
-    chosen = chosen_puzzles(train, rated, config, iteration - since + 1)
+    chosen = chosen_puzzles(train, rated, config, iteration - since + 1, remedy=_from_here(weights))
     if iteration == 1:
         check_longest(eligible(train, rated, config.where, seed=config.seed), weights, ctx)
     attempt = out.attempt(identity, resumable=True)
@@ -116,8 +118,20 @@ def sample(
     return attempt.publish(facts, weights=weights, puzzles=puzzles, levels=read)
 
 
+def _from_here(weights: Ref[Checkpoint]) -> str:
+    """Returns the remedy for a filter that leaves too few puzzles after some iterations: to go on in another run."""
+    model = f'model = {{source = "checkpoint", name = "{weights.key}"}}'
+    return f"{NEW_RUN}, with {model}, without warm_start and distil, and with {WIDER}"
+
+
 def chosen_puzzles(
-    train: pl.DataFrame, levels: pl.DataFrame | None, config: SampleConfig, position: int
+    train: pl.DataFrame,
+    levels: pl.DataFrame | None,
+    config: SampleConfig,
+    position: int,
+    *,
+    section: str = "sample",
+    remedy: str,
 ) -> pl.DataFrame:
     """Returns the puzzles of one iteration in the order in which they are sampled.
 
@@ -126,6 +140,8 @@ def chosen_puzzles(
         levels: Rows of the `levels` schema; None if nothing was rated.
         config: Order, filter and number of puzzles.
         position: Number of the iteration since the order began, from 1.
+        section: Name of the config in the recipe.
+        remedy: What the user can do about a filter that leaves too few puzzles.
 
     Raises:
         BadInputError: The filter leaves fewer puzzles than an iteration takes, or a column is missing.
@@ -133,9 +149,9 @@ def chosen_puzzles(
     puzzles = eligible(train, levels, config.where, seed=config.seed)
     if len(puzzles) < config.stride:
         raise BadInputError(
-            "sample.where",
+            f"{section}.where",
             f"it takes {len(puzzles)} of {len(train)} train puzzles",
             f"at least {config.stride}, which an iteration samples",
-            "widen a bound, or lower sample.puzzles_per_iteration",
+            remedy,
         )
     return take(puzzles, levels, config.order, config.stride, position, config.seed)

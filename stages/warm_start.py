@@ -24,6 +24,7 @@ from stages.training.launch import JobSettings, Target, Weights, train_and_publi
 from stages.training.supervised import check_fits, check_round_trip
 
 REVISION = 1
+_OTHER_TEXTS = "choose another model, or another warm_start.text"
 
 
 class WarmStartConfig(Config):
@@ -145,9 +146,9 @@ def taught_groups(config: WarmStartConfig, puzzles: pl.DataFrame, tokenizer: Cha
         ]
         tokens = [token for ids, _ in parts for token in ids]
         by_tool = [told for ids, told in parts for _ in ids]
-        check_round_trip(tokenizer, tokens, "".join(part.text for part in passages), "another warm_start.text")
+        check_round_trip(tokenizer, tokens, "".join(part.text for part in passages), _OTHER_TEXTS)
         groups.append(Group(tokenizer.prompt_ids(prompt), [Branch(tokens, [0.0] * len(tokens), 1.0, by_tool)]))
-    check_fits(groups, config.row_tokens, "warm_start", config.text)
+    check_fits(groups, config.row_tokens, "warm_start", config.text, "raise warm_start.row_tokens")
     return groups
 
 

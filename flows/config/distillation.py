@@ -45,6 +45,11 @@ class DistillationConfig(Config):
         return None if self.teacher != SOLVER or self.texts.written == "answers" else self.texts.written
 
     @property
+    def samples(self) -> bool:
+        """Whether the teacher is a model that is sampled from."""
+        return self.teacher != SOLVER and not self.teacher.startswith(ANSWERS)
+
+    @property
     def puzzles_per_round(self) -> int:
         """The number of train puzzles that a round asks for."""
         if self.teacher.startswith(ANSWERS):

@@ -83,7 +83,8 @@ def _of_iterations(config: PretrainConfig, part: str, store: Store) -> list[Ref[
         except BadInputError as error:
             raise BadInputError(
                 f"value.pretrain: {layout.run}@{number}", f"no {part} in {store.url}",
-                f"those of iterations {config.first} to {config.last}", "name iterations that are finished",
+                f"those of iterations {config.first} to {config.last}",
+                f"let {layout.run} finish them, or name iterations that are finished",
             ) from error  # fmt: skip
     return refs
 

@@ -32,7 +32,15 @@ def distilled(
             )
             out = _at(run, number, "rollouts", Rollouts)
             source = run.run(sample, config.sample, model, puzzles, iteration=number, out=out)
-        texts = run.run(distil, config.texts, source, puzzles, out=_at(run, number, "texts", Texts))
+        texts = run.run(
+            distil,
+            config.texts,
+            source,
+            puzzles,
+            student,
+            row_tokens=config.sft.row_tokens,
+            out=_at(run, number, "texts", Texts),
+        )
         run.live.line(selection_line(Artifact.open(run.ctx.store, texts).manifest.facts))
         student = run.run(sft, config.sft, student, texts, out=_at(run, number, "checkpoint", Checkpoint))
     return student

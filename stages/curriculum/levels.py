@@ -14,6 +14,8 @@ from artifacts.schemas import LEVELS, as_table
 RUN = "run"
 """Name of the rates of the run's own policy: the newest that an iteration measured for a puzzle."""
 RATES = ("accuracy", "exact", "tokens", "truncated")
+SHARES = ("accuracy", "exact", "truncated")
+"""Rates from 0 to 1."""
 PLAIN = ("num_clues", "prompt_characters")
 FORMS = f"{', '.join(PLAIN)}, difficulty:SIZE, or one of {', '.join(RATES)} with :{RUN} or :NAME of a rated model"
 _COLUMN = re.compile(rf"(?:{'|'.join(PLAIN)}|(?:{'|'.join(RATES)}|difficulty):[A-Za-z0-9._-]{{1,40}})")
@@ -33,6 +35,11 @@ def rated_name(column: str) -> str | None:
     """Returns the name of the model whose rates a column holds, `RUN` for the run's own; None for other columns."""
     kind, _, name = column.partition(":")
     return name if kind in RATES else None
+
+
+def is_share(column: str) -> bool:
+    """Returns whether the values of a column are shares from 0 to 1."""
+    return column.partition(":")[0] in SHARES
 
 
 def rates(graded: pl.DataFrame, *, name: str, iteration: int, weights_digest: str) -> pl.DataFrame:

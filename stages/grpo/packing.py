@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from artifacts.config import Config
-from artifacts.errors import BadInputError
+from artifacts.errors import NEW_RUN, BadInputError
 from artifacts.identity import Added
 from artifacts.tensors import RIGHT, PackedBatch
 from stages.grpo.groups import Branch, Group
@@ -215,7 +215,7 @@ def _fit(group: Group, row_tokens: int, facts: PackingFacts) -> Group:
             "pack.row_tokens",
             f"{row_tokens}, but a prompt has {len(group.prompt)} tokens",
             "room for a prompt and a completion",
-            "raise pack.row_tokens",
+            f"raise pack.row_tokens; {NEW_RUN}",
         )
     filled = [branch for branch in group.branches if len(branch.tokens)]
     facts.empty_completions += len(group.branches) - len(filled)

@@ -6,18 +6,18 @@ Sources: rejection-sampled fine-tuning (arXiv 2308.01825), Sky-T1 (arXiv 2502.07
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
 
 import polars as pl
 from pydantic import Field
 
 from artifacts.address import ArtifactAddress
 from artifacts.config import Config
-from artifacts.errors import BadInputError, IntegrityError
-from artifacts.identity import Identity, settings_of
+from artifacts.errors import NEW_RUN, BadInputError, IntegrityError
+from artifacts.identity import Added, Identity, settings_of
 from artifacts.reading import Artifact
-from artifacts.refs import Answers, Puzzles, Ref, Rollouts, Texts
+from artifacts.refs import Answers, Checkpoint, Puzzles, Ref, Rollouts, Texts
 from artifacts.schemas import ANSWERS, ANSWERS_FILE, BY_TOOL, PUZZLES, ROLLOUTS, TEXTS, TEXTS_FILE, as_table
 from stages.context import StageContext
 from stages.environments import environment
@@ -25,7 +25,9 @@ from stages.environments.capabilities import ChecksFormat, needs
 from stages.environments.corruption import CorruptionConfig, corrupted
 from stages.environments.puzzle import Grader, Puzzle, Style
 from stages.environments.tables import graded_texts, puzzles_by_id, taught_passages
+from stages.models.tokenizers.chat import ChatTokenizer
 from stages.models.tokenizers.digest import tokenizer_digest
+from stages.training.supervised import tokens_to_learn
 
 REVISION = 1
 
@@ -37,8 +39,8 @@ class DistilConfig(Config):
 
     keep: Keep = Field(
         default="exact",
-        description="`exact`: texts whose answers are all right. `best`: those of a puzzle with its highest accuracy. "
-        "`all`, or `wrong`: those whose answers are not all right, as a control.",
+        description="`exact`: texts whose answers are all right. `best`: those of a puzzle with its highest accuracy, "
+        "if that is above 0. `all`, or `wrong`: those whose answers are not all right, as a control.",
     )
     grader: Grader = Field(default="strict", description="Rules by which answers are read from a text.")
     well_formed: bool = Field(
@@ -49,6 +51,11 @@ class DistilConfig(Config):
         ge=1,
         le=10_000_000,
         description="Drop texts of more tokens of the teacher; null: no limit. Texts of unknown length stay.",
+    )
+    untrainable: Annotated[Literal["refuse", "drop"], Added(before="refuse")] = Field(
+        default="drop",
+        description="Texts that with their prompt do not fit into `distil.sft.row_tokens`, or that the student's "
+        "tokenizer cannot write. `drop`: reject them; `refuse`: end the run if one is selected.",
     )
     deduplicate: bool = Field(default=True, description="Keep equal texts for one puzzle once; spaces do not count.")
     per_puzzle: int | None = Field(
@@ -98,58 +105,113 @@ class TeacherText:
     exact: bool = False
 
 
+@dataclass(frozen=True)
+class Room:
+    """Tells which texts a student can be trained on.
+
+    Attributes:
+        tokenizer: The student's.
+        row_tokens: Token budget of a row.
+        keeps_tokens: Whether the teacher's tokens are the student's.
+    """
+
+    tokenizer: ChatTokenizer
+    row_tokens: int
+    keeps_tokens: bool
+    _prompt_tokens: dict[str, int] = field(init=False, default_factory=dict[str, int])
+
+    def lacking_for(self, candidate: TeacherText) -> str | None:
+        """Returns why a text cannot be trained on, `unwritable` or `too_long`; None if it can."""
+        sampled = candidate.token_ids if self.keeps_tokens else None
+        tokens = tokens_to_learn(self.tokenizer, candidate.text, sampled)
+        if tokens is not sampled and self.tokenizer.decode(list(tokens)) != candidate.text:
+            return "unwritable"
+        prompt = candidate.puzzle.prompt
+        if prompt not in self._prompt_tokens:
+            self._prompt_tokens[prompt] = len(self.tokenizer.prompt_ids(prompt))
+        return "too_long" if self._prompt_tokens[prompt] + len(tokens) > self.row_tokens else None
+
+
 def distil(
     ctx: StageContext,
     config: DistilConfig,
     teacher: Ref[Rollouts] | Ref[Answers] | None,
     puzzles: Ref[Puzzles],
+    student: Ref[Checkpoint],
     *,
+    row_tokens: int,
     out: ArtifactAddress[Texts],
 ) -> Ref[Texts]:
     """Grades a teacher's texts, keeps those that the config names, and publishes them with the counts of the others.
 
     The facts count every text once: `kept`, or `rejected` by the first reason that applies, in this order: the reasons
     of an unusable text (`truncated`, or the outcome of an API's answer), `contaminated` (its puzzle is in the val or
-    test split of `puzzles`, with its clues in any order), `malformed`, `long`, `wrong`, `right`, `worse`, `duplicate`,
-    `surplus`, `emptied` (by the corruption).
+    test split of `puzzles`, with its clues in any order), `malformed`, `long`, `unwritable` (the student's tokenizer
+    does not decode its tokens to the same text), `too_long` (with its prompt, for a row), `wrong`, `right`, `worse`,
+    `duplicate`, `surplus`; then, by the corruption, `emptied`, `unwritable` or `too_long`.
 
     Args:
         teacher: Rollouts of a checkpoint on train puzzles, or the stored answers of a benchmark to its own puzzles;
             None for the solver's own texts.
         puzzles: The puzzle set of the run. Rollouts and the solver's texts are for its train split.
+        student: The checkpoint that will learn the texts.
+        row_tokens: Token budget of a row when it does.
 
     Raises:
         BadInputError: No text is left, or an environment lacks a capability that the config needs.
         IntegrityError: The rollouts name a puzzle that is not in the set.
     """
-    identity = Identity.of("distil", REVISION, effective_settings(config, teacher), teacher=teacher, puzzles=puzzles)
+    inputs: dict[str, Ref[Any] | None] = {"teacher": teacher, "puzzles": puzzles}
+    settings = effective_settings(config, teacher)
+    if config.untrainable == "drop":
+        inputs["student"], settings["row_tokens"] = student, row_tokens
+    identity = Identity.of("distil", REVISION, settings, **inputs)
     if published := out.find(identity):
         return published
     own = Artifact.open(ctx.store, puzzles)
-    candidates = _candidates(ctx, config, teacher, own)
+    candidates, tokenizer = _candidates(ctx, config, teacher, own), _tokenizer(ctx, teacher)
+    room = _room(ctx, student, row_tokens, tokenizer) if config.untrainable == "drop" else None
     held_out = {digest for split in ("val", "test") for digest in own.read_table(f"{split}.parquet", PUZZLES)["digest"]}
-    kept, rejected = select(candidates, config, held_out)
+    kept, rejected = select(candidates, config, held_out, room)
     if config.corruption is not None:
-        selected, kept = len(kept), _corrupted(kept, config.corruption, config.seed)
-        rejected |= {"emptied": selected - len(kept)} if len(kept) < selected else {}
+        kept, spoiled = _corrupted(kept, config.corruption, config.seed, room)
+        rejected = dict((Counter(rejected) + spoiled).most_common())
     facts: dict[str, Any] = {
         "sampled": len(candidates),
         "kept": len(kept),
         "rejected": rejected,
         "puzzles": len({candidate.puzzle.digest for candidate in kept}),
-        "tokenizer": _tokenizer(ctx, teacher),
+        "tokenizer": tokenizer,
     }
     if not kept:
+        best = config.model_copy(update={"keep": "best"})
+        some_are_best = config.keep == "exact" and bool(select(candidates, best, held_out, room)[0])
         reasons = ", ".join(f"{count} {reason}" for reason, count in rejected.items()) or "nothing was sampled"
         raise BadInputError(
             f"distil {out.key}",
             f"none of {len(candidates)} texts is left: {reasons}",
             "at least one text",
-            "use a better teacher or more samples, or set distil.texts.keep to best",
+            _remedy(rejected, teacher, some_are_best=some_are_best),
         )
     attempt = out.attempt(identity)
     attempt.write_table(TEXTS_FILE, _table(kept), TEXTS)
-    return attempt.publish(facts, teacher=teacher, puzzles=puzzles)
+    return attempt.publish(facts, **inputs)
+
+
+def _remedy(rejected: Mapping[str, int], teacher: Ref[Rollouts] | Ref[Answers] | None, *, some_are_best: bool) -> str:
+    """Returns the changes of the recipe that may leave texts; `some_are_best` says whether `keep = "best"` would."""
+    changes = ["another teacher or more samples"]
+    changes += ["a higher distil.sft.row_tokens"] if "too_long" in rejected else []
+    changes += ["a model whose tokenizer can write the texts"] if "unwritable" in rejected else []
+    changes += ['distil.texts.keep = "best"'] if some_are_best else []
+    again = "; stored answers are used again" if teacher is not None and teacher.kind == Answers.__name__ else ""
+    return f"{NEW_RUN}, with {', or '.join(changes)}{again}"
+
+
+def _room(ctx: StageContext, student: Ref[Checkpoint], row_tokens: int, of_teacher: str | None) -> Room:
+    """Returns the room for texts of a student; `of_teacher` is the digest of the teacher's tokenizer."""
+    keeps_tokens = of_teacher == tokenizer_digest(ctx.store, student)
+    return Room(ChatTokenizer(ctx.local_folder(student)), row_tokens, keeps_tokens)
 
 
 def _tokenizer(ctx: StageContext, teacher: Ref[Rollouts] | Ref[Answers] | None) -> str | None:
@@ -168,7 +230,7 @@ def effective_settings(config: DistilConfig, teacher: Ref[Any] | None) -> dict[s
 
 
 def select(
-    candidates: Sequence[TeacherText], config: DistilConfig, held_out: Iterable[str] = ()
+    candidates: Sequence[TeacherText], config: DistilConfig, held_out: Iterable[str] = (), room: Room | None = None
 ) -> tuple[list[TeacherText], dict[str, int]]:
     """Returns the candidates that are kept, in order, and the numbers of the others by reason, most frequent first.
 
@@ -176,12 +238,14 @@ def select(
         candidates: The texts of a teacher; those of a puzzle in the order of their samples.
         config: The rules of selection.
         held_out: Digests of puzzles that no model may be trained on.
+        room: The student's tokenizer and rows; None: texts of any length and characters fit.
     """
     barred = frozenset(held_out)
     reasons: Counter[str] = Counter()
     fitting: list[TeacherText] = []
     for candidate in candidates:
-        if reason := _unfit(candidate, config, barred):
+        reason = _unfit(candidate, config, barred) or (room.lacking_for(candidate) if room else None)
+        if reason:
             reasons[reason] += 1
         else:
             fitting.append(candidate)
@@ -228,6 +292,8 @@ def _unwanted(candidate: TeacherText, keep: Keep, best: float) -> str | None:
         case "wrong":
             return "right" if candidate.exact else None
         case "best":
+            if best == 0.0:
+                return "wrong"
             return None if candidate.accuracy == best else "worse"
         case "all":
             return None
@@ -319,15 +385,22 @@ def _graded(candidates: Sequence[TeacherText], grader: Grader) -> list[TeacherTe
     ]
 
 
-def _corrupted(kept: Sequence[TeacherText], config: CorruptionConfig, seed: int) -> list[TeacherText]:
-    """Returns the texts after a corruption, without those that it leaves empty."""
+def _corrupted(
+    kept: Sequence[TeacherText], config: CorruptionConfig, seed: int, room: Room | None
+) -> tuple[list[TeacherText], Counter[str]]:
+    """Returns the texts after a corruption, and the numbers of those that it empties or makes untrainable."""
     seeds = [f"{seed}/{candidate.puzzle.puzzle_id}/{candidate.sample}" for candidate in kept]
     texts = corrupted([(candidate.text, candidate.puzzle) for candidate in kept], config, seeds)
-    return [
-        replace(candidate, text=text, token_ids=None)
-        for candidate, text in zip(kept, texts, strict=True)
-        if text.strip()
-    ]
+    usable: list[TeacherText] = []
+    reasons: Counter[str] = Counter()
+    for candidate, text in zip(kept, texts, strict=True):
+        changed = replace(candidate, text=text, token_ids=None)
+        reason = "emptied" if not text.strip() else room.lacking_for(changed) if room else None
+        if reason:
+            reasons[reason] += 1
+        else:
+            usable.append(changed)
+    return usable, reasons
 
 
 def _table(kept: Sequence[TeacherText]) -> pl.DataFrame:

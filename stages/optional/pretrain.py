@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from artifacts.address import ArtifactAddress
-from artifacts.errors import BadInputError
+from artifacts.errors import NEW_RUN, BadInputError
 from artifacts.identity import Identity, settings_of
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Critic, Grades, Ref, Rollouts, TrainingState
@@ -70,7 +70,7 @@ def pretrain(
     if batch.minibatches == 0:
         raise BadInputError(
             "value.pretrain", "no completion with an advantage in these rollouts", "at least one",
-            "choose other iterations, or leave value.pretrain out",
+            f"{NEW_RUN}, with other iterations or without value.pretrain",
         )  # fmt: skip
     batch.check(out.key)
     batch_file = ctx.scratch / "critic-batch.safetensors"

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from artifacts.address import ArtifactAddress
 from artifacts.config import Config
+from artifacts.errors import NEW_RUN
 from artifacts.identity import Identity, settings_of
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref, Texts
@@ -19,10 +20,11 @@ from stages.models.tokenizers.chat import ChatTokenizer
 from stages.models.tokenizers.digest import tokenizer_digest
 from stages.training.job import EpochOrder, LossConfig, OptimizerConfig
 from stages.training.launch import JobSettings, Target, Weights, train_and_publish
-from stages.training.supervised import check_fits, check_round_trip
+from stages.training.supervised import check_fits, check_round_trip, tokens_to_learn
 from stages.training.trainable import TrainableConfig
 
 REVISION = 1
+_DROP = 'with distil.texts.untrainable = "drop"'
 
 
 class SftConfig(Config):
@@ -65,6 +67,8 @@ def sft(
     Tokens that a teacher sampled are kept if its tokenizer is the student's, because the same text may have other
     tokens. Any other text is tokenized here and ends with the end token.
 
+    `distil` rejects texts that cannot be trained on, unless its config says otherwise.
+
     Raises:
         BadInputError: A text does not fit into a row, or the tokenizer does not decode its tokens to the same text.
         TransientError: The trainer died or hung.
@@ -81,7 +85,8 @@ def sft(
     folder = ctx.local_folder(weights)
     own_tokens = artifact.manifest.facts["tokenizer"] == tokenizer_digest(ctx.store, weights)
     groups = text_groups(table, ChatTokenizer(folder), keep_tokens=own_tokens)
-    check_fits(groups, config.row_tokens, "distil.sft", "texts")
+    remedy = f"{NEW_RUN}, {_DROP} or a higher distil.sft.row_tokens"
+    check_fits(groups, config.row_tokens, "distil.sft", "texts", remedy)
     packing = PackConfig(
         row_tokens=config.row_tokens, minibatch_size=config.texts_per_step, minibatch_unit="puzzles", seed=config.seed
     )
@@ -116,11 +121,9 @@ def text_groups(texts: pl.DataFrame, tokenizer: ChatTokenizer, *, keep_tokens: b
     prompts = {prompt: tokenizer.prompt_ids(prompt) for prompt in texts["prompt"].unique(maintain_order=True)}
     groups: list[Group] = []
     for prompt, text, sampled in texts.select("prompt", "text", "token_ids").iter_rows():
-        if keep_tokens and sampled and sampled[-1] in tokenizer.eos_ids:
-            tokens = sampled
-        else:
-            tokens = tokenizer.answer_ids(text)
-            check_round_trip(tokenizer, tokens, text, "leave such texts out")
+        tokens = tokens_to_learn(tokenizer, text, sampled if keep_tokens else None)
+        if tokens is not sampled:
+            check_round_trip(tokenizer, tokens, text, f"{NEW_RUN}, {_DROP} or another model")
         groups.append(Group(prompts[prompt], [Branch(tokens, [0.0] * len(tokens), 1.0)]))
     return groups
 

@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 
 from artifacts.address import ArtifactAddress
 from artifacts.config import Config
-from artifacts.errors import BadInputError, IntegrityError
+from artifacts.errors import NEW_RUN, BadInputError, IntegrityError
 from artifacts.identity import Identity, settings_of
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Grades, Puzzles, Ref, Rollouts
@@ -158,7 +158,8 @@ def check_same_tokenizer(ctx: StageContext, teacher: Ref[Checkpoint], policy: Re
             "teach.teacher",
             f"{teacher.key} has another tokenizer than {policy.key}",
             "the policy's tokenizer, whose tokens the teacher judges",
-            "choose a teacher of the same family; models made from scratch need the same puzzles and the same texts",
+            f"{NEW_RUN}, with a teacher of the same family; models made from scratch need the same puzzles "
+            "and the same texts",
         )
 
 

@@ -9,7 +9,7 @@ import polars as pl
 from pydantic import Field, model_validator
 
 from artifacts.config import Config
-from artifacts.errors import BadInputError, IntegrityError
+from artifacts.errors import NEW_RUN, BadInputError, IntegrityError
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Grades, Ref, Rollouts
 from artifacts.schemas import BY_TOOL, GRADES, GRADES_FILE, ROLLOUTS
@@ -217,5 +217,5 @@ def check_tokenizer(store: Store, critic: Ref[Checkpoint], sampled_by: Ref[Check
             where,
             f"{critic.key} has another tokenizer ({digests[0]})",
             f"that of {sampled_by.key} ({digests[1]}), whose completions it is to judge",
-            "choose a value model or rollouts of the same model",
+            f"{NEW_RUN}, with a value model or rollouts of the same model",
         )

@@ -8,7 +8,21 @@ from stages.grpo.groups import Group
 from stages.models.tokenizers.chat import ChatTokenizer
 
 
-def check_fits(groups: Sequence[Group], row_tokens: int, section: str, texts: str) -> None:
+def tokens_to_learn(tokenizer: ChatTokenizer, text: str, sampled: Sequence[int] | None) -> Sequence[int]:
+    """Returns the tokens of a text with an end token, as a student learns them.
+
+    Args:
+        tokenizer: The student's.
+        text: The text.
+        sampled: The tokens of the text that a teacher with the same tokenizer sampled; they are returned if they end
+            with an end token, because the text may have other tokens too. None: the text is tokenized.
+    """
+    if sampled and sampled[-1] in tokenizer.eos_ids:
+        return sampled
+    return tokenizer.answer_ids(text)
+
+
+def check_fits(groups: Sequence[Group], row_tokens: int, section: str, texts: str, remedy: str) -> None:
     """Checks that every text fits into a row after its prompt; a text that is cut teaches neither answers nor an end.
 
     Args:
@@ -16,6 +30,7 @@ def check_fits(groups: Sequence[Group], row_tokens: int, section: str, texts: st
         row_tokens: Token budget of a row.
         section: Section of the recipe with the setting `row_tokens`.
         texts: Name of the texts.
+        remedy: What the user can do about a text that is too long.
 
     Raises:
         BadInputError: A text is too long.
@@ -28,17 +43,17 @@ def check_fits(groups: Sequence[Group], row_tokens: int, section: str, texts: st
             f"{section}.row_tokens",
             f"{row_tokens}, but {too_long} of {len(groups)} prompts with their {texts} are longer",
             f"at least {longest}",
-            f"raise {section}.row_tokens; a model that writes such texts needs max_tokens of {longest_text}",
+            f"{remedy}; a model that writes such texts needs max_tokens of {longest_text}",
         )
 
 
-def check_round_trip(tokenizer: ChatTokenizer, tokens: list[int], text: str, remedy: str) -> None:
+def check_round_trip(tokenizer: ChatTokenizer, tokens: Sequence[int], text: str, remedy: str) -> None:
     """Checks that the tokens of a text decode to the same text, so that a model can write it.
 
     Raises:
         BadInputError: They decode to another text.
     """
-    decoded = tokenizer.decode(tokens)
+    decoded = tokenizer.decode(list(tokens))
     if decoded != text:
         same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(decoded, text, strict=False)))
         start = max(0, same - 20)
@@ -46,5 +61,5 @@ def check_round_trip(tokenizer: ChatTokenizer, tokens: list[int], text: str, rem
             "the model's tokenizer",
             f"it decodes the tokens to {decoded[start : start + 60]!r} instead of {text[start : start + 60]!r}",
             "a tokenizer that decodes every taught text exactly",
-            f"choose another model, or {remedy}",
+            remedy,
         )

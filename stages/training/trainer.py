@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from artifacts.errors import BadInputError
+from artifacts.errors import NEW_RUN, BadInputError
 from artifacts.tensors import RIGHT
 from stages.grpo.aggregation import token_shares
 from stages.grpo.divergence import divergence
@@ -228,7 +228,7 @@ class Trainer:
             f"the norm of its gradient is {norm}{also}",
             "a finite number" + (f", except in at most {limit} steps (optimizer.max_skipped_steps)" if limit else ""),
             "try a lower learning_rate or a max_grad_norm; if the model or the batch holds such numbers from the "
-            "start, raise optimizer.max_skipped_steps",
+            f"start, raise optimizer.max_skipped_steps; {NEW_RUN}",
         )
 
     def _own_micro_batches(self, rows: list[int]) -> list[list[int]]:

@@ -26,6 +26,8 @@ LIMIT_S = 300
 SETTINGS = (
     "iterations=1", "warm_start.epochs=16", "distil.sample.puzzles_per_iteration=48",
     "distil.sample.sampling={samples_per_prompt = 8, max_tokens = 64}", "distil.texts.keep=best",
+    "distil.sample.order={by = 'ascending', column = 'num_clues'}",
+    "distil.sample.where=[{all = [{column = 'num_clues', above = 0}]}]",
     "distil.sft={texts_per_step = 8, epochs = 2, learning_rate = 1e-3}", "teach.hint=derivation",
 )  # fmt: skip
 

@@ -185,6 +185,27 @@ def test_a_run_begun_before_some_settings_existed_goes_on_as_it_began(tmp_path: 
         check_recipe(store, layout, chosen)
 
 
+def test_a_distillation_begun_before_texts_had_to_fit_goes_on_as_it_began(tmp_path: Path) -> None:
+    store, layout = Store.open(str(tmp_path)), RunLayout("mine")
+    new = load_recipe("rejection_sampling")
+    stored = new.model_dump(mode="json")
+    del stored["distil"]["texts"]["untrainable"]
+    store.create_bytes(layout.recipe, json.dumps(stored).encode())
+    recipe = recipe_to_continue(store, layout, new)
+    check_recipe(store, layout, recipe)
+    assert recipe.distil
+    assert new.distil
+    assert (recipe.distil.texts.untrainable, new.distil.texts.untrainable) == ("refuse", "drop")
+
+
+def test_orders_and_filters_of_texts_by_what_puzzles_are_may_begin(request_of_mine: Callable[..., RunRequest]) -> None:
+    order = "distil.sample.order={by='ascending', column='num_clues'}"
+    where = "distil.sample.where=[{all=[{column='difficulty:rooms', at_least=2}]}]"
+    with opened(request_of_mine(order, where, "sample.order={by='pools', column='truncated:run'}")) as run:
+        assert run.recipe.distil
+        assert run.recipe.distil.sample.columns == ["num_clues", "difficulty:rooms"]
+
+
 def test_a_run_that_stored_nothing_keeps_no_name(request_of_mine: Callable[..., RunRequest]) -> None:
     """The first attempt failed; the same name with what made it fail corrected is the same run, not another."""
     with opened(request_of_mine("seed=5")) as failed:
@@ -206,14 +227,33 @@ def test_a_run_that_stored_nothing_keeps_no_name(request_of_mine: Callable[..., 
         (["sample.sampling.repetition_penalty=1.3"], r"sampling\.repetition_penalty: 1\.3, so the sampler's"),
         (["grade.advantage.scale=batch_std", "sample.resample.max_rounds=1"], r"batch_std, which includes the groups"),
         (["grade.advantage.baseline=batch_mean", "sample.resample.max_rounds=1"], r"batch_mean, which includes the"),
+        (
+            ["distil.sample.order={by='pools'}"],
+            r"distil\.sample: its order or where reads 'accuracy:run', but pass rates are measured after",
+        ),
+        (
+            ["rate={models=[{name='big'}]}", "distil.sample.where=[{all=[{column='exact:big', above=0.0}]}]"],
+            r"distil\.sample: its order or where reads 'exact:big'",
+        ),
+        (["sample.order={by='pools', column='num_clues'}"], r"sample\.order\.column: 'num_clues', which is no share"),
+        (
+            ["rate={models=[{name='big'}]}", "sample.order={by='pools', column='tokens:big'}"],
+            r"'tokens:big', which is no share .* expected accuracy:NAME, exact:NAME, truncated:NAME",
+        ),
+        (["stages=[{name='a', sample={order={by='pools', column='num_clues'}}}]"], r"'num_clues', which is no share"),
+        (
+            ["distil.sample.order={by='pools', column='difficulty:rooms'}"],
+            r"distil\.sample\.order\.column: 'difficulty:rooms', which is no share",
+        ),
     ],
 )
 def test_what_no_run_should_begin_with_is_refused_and_what_has_begun_goes_on(
     request_of_mine: Callable[..., RunRequest], overrides: list[str], message: str
 ) -> None:
     request, layout = request_of_mine(*overrides), RunLayout("mine")
-    with pytest.raises(BadInputError, match=message), opened(request):
+    with pytest.raises(BadInputError, match=message) as raised, opened(request):
         pass
+    assert "\n" not in str(raised.value)
     store = Store.open(request.store)
     assert store.list(layout.root) == []
     freeze_recipe(store, layout, load_recipe("quickstart", overrides))  # as an earlier version began it

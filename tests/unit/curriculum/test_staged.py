@@ -1,6 +1,7 @@
 """Stages of a recipe: overlays, ends, and the record of each iteration."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,14 +9,19 @@ import pytest
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError
 from artifacts.identity import Identity, with_added
-from artifacts.refs import Grades, Ref, Report, Transition
+from artifacts.refs import Grades, Puzzles, Ref, Report, Transition
+from artifacts.schemas import PUZZLES
 from artifacts.store.store import Store
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_recipe
+from flows.curriculum import first_position
+from flows.opening import RunRequest, opened
 from stages.context import StageContext
 from stages.curriculum.order import Ascending, Pools
 from stages.curriculum.plateau import Plateau, has_plateaued
 from stages.curriculum.progress import read_progress
+from stages.environments.generate import TIERS, generate
+from stages.environments.tables import to_table
 from stages.optional.advance import AdvanceConfig, advance
 from tests.support.made_run import make_context
 
@@ -91,6 +97,26 @@ def test_greedy_accuracy_cannot_end_a_stage_if_it_is_not_measured() -> None:
     stages = 'stages=[{name="a", until={metric="greedy_accuracy"}}, {name="b"}]'
     with pytest.raises(BadInputError, match=r"stages\.0: .*greedy_accuracy, but evaluate\.greedy is false"):
         load_recipe("quickstart", [stages, "evaluate.greedy=false"])
+
+
+@pytest.mark.parametrize("section", ["sample", "distil.sample"])
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ("column='num_clues', above=1000", r"SECTION\.where: it takes 0 of 3 train puzzles; .*; set wider bounds or a"),
+        ("column='difficulty:cellars', above=0", r"curriculum column 'difficulty:cellars': the puzzles do not have it"),
+    ],
+)
+def test_a_filter_without_rates_is_checked_before_anything_is_made(
+    request_of_mine: Callable[..., RunRequest], section: str, condition: str, message: str
+) -> None:
+    """So the name of the run stays free, and the recipe can be corrected under it."""
+    with opened(request_of_mine(f"{section}.where=[{{all=[{{{condition}}}]}}]")) as run:
+        attempt = ArtifactAddress(run.ctx.store, "puzzles/set", Puzzles).attempt(Identity.of("made", 1, {}))
+        attempt.write_table("train.parquet", to_table([generate(TIERS["reduced"], seed) for seed in range(3)]), PUZZLES)
+        with pytest.raises(BadInputError, match=message.replace("SECTION", section)):
+            first_position(run, attempt.publish())
+        assert run.ctx.store.list("models") == run.ctx.store.list(run.layout.root) == []
 
 
 @pytest.mark.parametrize(

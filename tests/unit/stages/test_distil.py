@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from artifacts.address import ArtifactAddress
-from artifacts.errors import BadInputError
+from artifacts.errors import BadInputError, IdentityMismatchError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Answers, Checkpoint, Puzzles, Ref, Rollouts, Texts
@@ -26,8 +26,8 @@ from stages.environments.tables import to_table
 from stages.models.from_scratch import ScratchModel
 from stages.models.source import materialise
 from stages.models.tokenizers.chat import ChatTokenizer
-from stages.optional.distil import DistilConfig, TeacherText, distil, select
-from stages.optional.sft import SftConfig, learning_rate_of, text_groups
+from stages.optional.distil import DistilConfig, Room, TeacherText, distil, select
+from stages.optional.sft import SftConfig, learning_rate_of, sft, text_groups
 
 SMALL = ScratchModel(hidden=32, layers=1, heads=1, kv_heads=1, head_dim=32, intermediate=32)
 TRAIN, HELD_OUT = 6, 2
@@ -98,6 +98,20 @@ def rollouts_of(
     return attempt.publish(weights=weights)
 
 
+def selected(
+    ctx: StageContext,
+    config: DistilConfig,
+    teacher: Ref[Rollouts] | Ref[Answers] | None,
+    own: Ref[Puzzles],
+    student: Ref[Checkpoint],
+    *,
+    key: str = "texts",
+    row_tokens: int = 10_000,
+) -> Ref[Texts]:
+    out = ArtifactAddress(ctx.store, key, Texts)
+    return distil(ctx, config, teacher, own, student, row_tokens=row_tokens, out=out)
+
+
 def one_letter_wrong(puzzle: Puzzle, letter: str = "A") -> str:
     return write_answer(replace(puzzle, solution={**puzzle.solution, letter: "nowhere"}))
 
@@ -107,7 +121,7 @@ def kept_texts(ctx: StageContext, texts: Ref[Texts]) -> pl.DataFrame:
 
 
 def test_every_text_is_counted_once_by_the_first_reason(puzzles: list[Puzzle]) -> None:
-    a, b, held = puzzles[0], puzzles[1], puzzles[TRAIN]
+    a, b, c, held = puzzles[0], puzzles[1], puzzles[2], puzzles[TRAIN]
     right = [TeacherText(a, i, f"{i} right", accuracy=1.0, exact=True, tokens=4) for i in range(4)]
     candidates = [
         *right[:2],
@@ -116,16 +130,20 @@ def test_every_text_is_counted_once_by_the_first_reason(puzzles: list[Puzzle]) -
         TeacherText(a, 5, "half", accuracy=0.5),
         TeacherText(b, 0, "half", accuracy=0.5),
         TeacherText(b, 1, "none", accuracy=0.0),
+        TeacherText(c, 0, "none", accuracy=0.0),
         TeacherText(b, 2, "", unusable="truncated"),
         TeacherText(b, 3, "long", accuracy=1.0, exact=True, tokens=9),
         TeacherText(held, 0, "right", accuracy=1.0, exact=True),
     ]
     unfit = {"truncated": 1, "contaminated": 1, "long": 1}
     expected: dict[Any, tuple[list[str], dict[str, int]]] = {
-        "exact": (["0 right", "1 right", "2 right"], {**unfit, "wrong": 3, "duplicate": 1, "surplus": 1}),
-        "wrong": (["half", "half", "none"], {**unfit, "right": 5}),
-        "best": (["0 right", "1 right", "2 right", "half"], {**unfit, "worse": 2, "duplicate": 1, "surplus": 1}),
-        "all": (["0 right", "1 right", "2 right", "half", "none"], {**unfit, "duplicate": 1, "surplus": 2}),
+        "exact": (["0 right", "1 right", "2 right"], {**unfit, "wrong": 4, "duplicate": 1, "surplus": 1}),
+        "wrong": (["half", "half", "none", "none"], {**unfit, "right": 5}),
+        "best": (
+            ["0 right", "1 right", "2 right", "half"],
+            {**unfit, "worse": 2, "wrong": 1, "duplicate": 1, "surplus": 1},
+        ),
+        "all": (["0 right", "1 right", "2 right", "half", "none", "none"], {**unfit, "duplicate": 1, "surplus": 2}),
     }
     for keep, (texts, rejected) in expected.items():
         kept, reasons = select(candidates, DistilConfig(keep=keep, per_puzzle=3, max_tokens=8), {held.digest})
@@ -144,9 +162,7 @@ def test_an_answer_that_fails_verification_never_enters(ctx: StageContext, puzzl
         (puzzle, [(write_answer(puzzle), "stop"), *((one_letter_wrong(puzzle, x), "stop") for x in puzzle.solution)])
         for puzzle in train
     ]
-    texts = distil(
-        ctx, DistilConfig(), rollouts_of(ctx, given, model), own, out=ArtifactAddress(ctx.store, "texts", Texts)
-    )
+    texts = selected(ctx, DistilConfig(), rollouts_of(ctx, given, model), own, model)
     assert kept_texts(ctx, texts)["text"].to_list() == [write_answer(puzzle) for puzzle in train]
     facts = Artifact.open(ctx.store, texts).manifest.facts
     letters = sum(len(puzzle.solution) for puzzle in train)
@@ -156,32 +172,125 @@ def test_an_answer_that_fails_verification_never_enters(ctx: StageContext, puzzl
 def test_texts_stand_in_lineage_and_are_found_again(ctx: StageContext, puzzles: list[Puzzle]) -> None:
     own, model = a_set(ctx, puzzles), a_model(ctx, puzzles)
     rollouts = rollouts_of(ctx, [(puzzles[0], [(write_answer(puzzles[0]), "stop")])], model)
-    address = ArtifactAddress(ctx.store, "texts", Texts)
-    first = distil(ctx, DistilConfig(), rollouts, own, out=address)
-    again = distil(ctx, DistilConfig(written="terse", puzzles=3), rollouts, own, out=address)  # without effect here
+    first = selected(ctx, DistilConfig(), rollouts, own, model)
+    again = selected(ctx, DistilConfig(written="terse", puzzles=3), rollouts, own, model)  # without effect here
     assert (again, again.reused) == (first, True)
     inputs = Artifact.open(ctx.store, first).manifest.inputs
-    assert {role: ref["digest"] for role, ref in inputs.items()} == {"teacher": rollouts.digest, "puzzles": own.digest}
+    assert {role: ref["digest"] for role, ref in inputs.items()} == {
+        "teacher": rollouts.digest, "puzzles": own.digest, "student": model.digest,
+    }  # fmt: skip
+    with pytest.raises(IdentityMismatchError, match="row_tokens: 10000 -> 9999"):
+        selected(ctx, DistilConfig(), rollouts, own, model, row_tokens=9999)
+
+
+def test_texts_that_an_earlier_version_selected_are_found(ctx: StageContext, puzzles: list[Puzzle]) -> None:
+    """It knew no student and no rows, and `recipe_to_continue` gives its recipes `refuse`."""
+    own, model = a_set(ctx, puzzles), a_model(ctx, puzzles)
+    rollouts = rollouts_of(ctx, [(puzzles[0], [(write_answer(puzzles[0]), "stop")])], model)
+    settings = {
+        "keep": "exact", "grader": "strict", "well_formed": False, "max_tokens": None, "deduplicate": True,
+        "per_puzzle": None, "corruption": None, "seed": 0,
+    }  # fmt: skip
+    identity = Identity.of("distil", 1, settings, teacher=rollouts, puzzles=own)
+    earlier = ArtifactAddress(ctx.store, "texts", Texts).attempt(identity).publish()
+    found = selected(ctx, DistilConfig(untrainable="refuse"), rollouts, own, model)
+    assert (found, found.reused) == (earlier, True)
+
+
+def test_only_texts_that_the_student_can_learn_are_kept(ctx: StageContext, puzzles: list[Puzzle]) -> None:
+    """With its prompt, the short text of each puzzle fills a row to the last token; one token more is too long."""
+    own, model = a_set(ctx, puzzles), a_model(ctx, puzzles)
+    tokenizer, puzzle = ChatTokenizer(ctx.local_folder(model)), puzzles[0]
+    short = write_answer(puzzle)
+    longer = f"{tokenizer.decode(tokenizer.text_ids(short)[:1])}\n{short}"
+    size = len(tokenizer.prompt_ids(puzzle.prompt)) + len(tokenizer.answer_ids(short))
+    rollouts = rollouts_of(ctx, [(puzzle, [(longer, "stop"), (short, "stop")])], model)
+    config = DistilConfig(keep="all", per_puzzle=1)
+    texts = selected(ctx, config, rollouts, own, model, row_tokens=size)
+    assert kept_texts(ctx, texts)["text"].to_list() == [short]
+    assert Artifact.open(ctx.store, texts).manifest.facts["rejected"] == {"too_long": 1}
+    with pytest.raises(
+        BadInputError, match=r"none of 2 texts is left: 2 too_long; .* a higher distil\.sft\.row_tokens"
+    ):
+        selected(ctx, config, rollouts, own, model, row_tokens=size - 1, key="none")
+
+    refused = selected(ctx, config.model_copy(update={"untrainable": "refuse"}), rollouts, own, model, key="refused")
+    assert kept_texts(ctx, refused)["text"].to_list() == [longer]
+    with pytest.raises(BadInputError, match=r"1 of 1 prompts .* start a run of another name, with .* \"drop\""):
+        out = ArtifactAddress(ctx.store, "checkpoint", Checkpoint)
+        sft(ctx, SftConfig(row_tokens=size), model, refused, out=out)
+
+
+def test_texts_of_another_tokenizer_are_measured_in_the_students_tokens(
+    ctx: StageContext, puzzles: list[Puzzle]
+) -> None:
+    tokenizer = ChatTokenizer(ctx.local_folder(a_model(ctx, puzzles)))
+    text, end = write_answer(puzzles[0]), tokenizer.eos_ids[0]
+    many = TeacherText(puzzles[0], 0, text, token_ids=[*[0] * 10_000, end])
+    assert Room(tokenizer, 10_000, keeps_tokens=True).lacking_for(many) == "too_long"
+    assert Room(tokenizer, 10_000, keeps_tokens=False).lacking_for(many) is None
+
+
+def test_a_text_that_the_student_cannot_write_is_rejected(ctx: StageContext, puzzles: list[Puzzle]) -> None:
+    """An API's answer may quote the student's end token, which would end its text."""
+    model = a_model(ctx, puzzles)
+    folder = ctx.local_folder(model)
+    end = json.loads((folder / "tokenizer_config.json").read_text())["eos_token"]
+    room = Room(ChatTokenizer(folder), 10_000, keeps_tokens=False)
+    text = write_answer(puzzles[0])
+    candidates = [
+        TeacherText(puzzles[0], number, words, accuracy=1.0, exact=True)
+        for number, words in enumerate((text, f"{end}{text}"))
+    ]
+    kept, rejected = select(candidates, DistilConfig(), room=room)
+    assert (kept, rejected) == (candidates[:1], {"unwritable": 1})
+
+
+def test_a_corruption_that_makes_a_text_too_long_is_counted(ctx: StageContext, puzzles: list[Puzzle]) -> None:
+    own, model = a_set(ctx, puzzles), a_model(ctx, puzzles)
+    tokenizer = ChatTokenizer(ctx.local_folder(model))
+    answers = [write_answer(puzzle) for puzzle in puzzles[:TRAIN]]
+    texts = [*answers[:2], *(f"{answer}\n{answer}" for answer in answers[2:])]  # the first two have no steps
+    sizes = [
+        len(tokenizer.prompt_ids(puzzle.prompt)) + len(tokenizer.answer_ids(text))
+        for puzzle, text in zip(puzzles, texts, strict=False)
+    ]
+    given = [(puzzle, [(text, "stop")]) for puzzle, text in zip(puzzles, texts, strict=False)]
+    config = DistilConfig.model_validate({"keep": "all", "corruption": {"kind": "insert_steps"}})
+    rollouts = rollouts_of(ctx, given, model)
+    facts = Artifact.open(ctx.store, selected(ctx, config, rollouts, own, model, row_tokens=max(sizes))).manifest.facts
+    assert facts["kept"] + sum(facts["rejected"].values()) == facts["sampled"] == TRAIN
+    assert facts["kept"] >= 2
+    assert facts["rejected"].keys() == {"too_long"}
 
 
 def test_nothing_left_is_said_in_one_line(ctx: StageContext, puzzles: list[Puzzle]) -> None:
     own, model = a_set(ctx, puzzles), a_model(ctx, puzzles)
     given = [(puzzles[0], [("A. nobody", "stop"), ("A.", "length"), ("  ", "stop")])]
-    address = ArtifactAddress(ctx.store, "runs/r/distillation/0001/texts", Texts)
+    key = "runs/r/distillation/0001/texts"
     with pytest.raises(BadInputError) as error:
-        distil(ctx, DistilConfig(), rollouts_of(ctx, given, model), own, out=address)
-    assert str(error.value) == (
-        "distil runs/r/distillation/0001/texts: none of 3 texts is left: 1 truncated, 1 empty, 1 wrong; expected at "
-        "least one text; use a better teacher or more samples, or set distil.texts.keep to best"
+        selected(ctx, DistilConfig(), rollouts_of(ctx, given, model), own, model, key=key)
+    said = (
+        "distil runs/r/distillation/0001/texts: none of {} texts is left: {}; expected at "
+        "least one text; the recipe of a run that has begun is fixed: start a run of another name, with another "
+        "teacher or more samples{}"
     )
-    assert not ctx.store.exists("runs/r/distillation/0001/texts/manifest.json")
+    assert str(error.value) == said.format(3, "1 truncated, 1 empty, 1 wrong", "")
+    assert not ctx.store.exists(f"{key}/manifest.json")
+    given[0][1].append((one_letter_wrong(puzzles[0]), "stop"))
+    rollouts = rollouts_of(ctx, given, model, key="partly")
+    with pytest.raises(BadInputError) as error:
+        selected(ctx, DistilConfig(), rollouts, own, model, key=key)
+    assert str(error.value) == said.format(4, "2 wrong, 1 truncated, 1 empty", ', or distil.texts.keep = "best"')
+    best = kept_texts(ctx, selected(ctx, DistilConfig(keep="best"), rollouts, own, model, key=key))
+    assert best["text"].to_list() == [one_letter_wrong(puzzles[0])]
 
 
 def test_stored_answers_of_a_benchmark_teach_only_what_is_not_held_out(
     ctx: StageContext, puzzles: list[Puzzle]
 ) -> None:
     """The benchmark asked another set, under other ids: the digest without an order tells what is held out."""
-    own = a_set(ctx, puzzles)
+    own, model = a_set(ctx, puzzles), a_model(ctx, puzzles)
     asked = [replace(puzzle, puzzle_id=f"suite-{i}") for i, puzzle in enumerate(puzzles)]
     suite = publish(ctx, Puzzles, "puzzles/suite")
     suite.write_table("test.parquet", to_table(asked), PUZZLES)
@@ -199,7 +308,7 @@ def test_stored_answers_of_a_benchmark_teach_only_what_is_not_held_out(
     attempt = publish(ctx, Answers, "answers/m", settings={"split": "test"})
     attempt.write_table(ANSWERS_FILE, as_table(rows, ANSWERS), ANSWERS)
     answers = attempt.publish(puzzles=benchmarked)
-    texts = distil(ctx, DistilConfig(), answers, own, out=ArtifactAddress(ctx.store, "texts", Texts))
+    texts = selected(ctx, DistilConfig(), answers, own, model)
     table = kept_texts(ctx, texts)
     assert set(table["digest"]) == {puzzle.digest for puzzle in puzzles[:TRAIN]} - {puzzles[1].digest}
     assert table["text"][0] == f"<think>\nSo it was.\n</think>\n\n{write_answer(puzzles[0])}"
@@ -207,11 +316,11 @@ def test_stored_answers_of_a_benchmark_teach_only_what_is_not_held_out(
 
 
 def test_the_solver_teaches_and_a_corruption_is_a_control(ctx: StageContext, puzzles: list[Puzzle]) -> None:
-    own = a_set(ctx, puzzles)
+    own, model = a_set(ctx, puzzles), a_model(ctx, puzzles)
     tables: list[pl.DataFrame] = []
     for name, corruption in (("clean", None), ("cut", {"kind": "delete_steps", "share": 1.0})):
         config = DistilConfig.model_validate({"written": "terse", "puzzles": 4, "corruption": corruption})
-        texts = distil(ctx, config, None, own, out=ArtifactAddress(ctx.store, name, Texts))
+        texts = selected(ctx, config, None, own, model, key=name)
         tables.append(kept_texts(ctx, texts))
     clean, cut = tables
     assert len(clean) == 4
@@ -221,7 +330,7 @@ def test_the_solver_teaches_and_a_corruption_is_a_control(ctx: StageContext, puz
     assert all(text.startswith("s1 ") for text in clean["text"])
     with pytest.raises(BadInputError, match=r"distil\.texts\.puzzles: 7, more than the 6 train puzzles"):
         config = DistilConfig(puzzles=7)
-        distil(ctx, config, None, own, out=ArtifactAddress(ctx.store, "more", Texts))
+        selected(ctx, config, None, own, model, key="more")
 
 
 def test_tokens_of_the_same_tokenizer_are_kept_as_they_were_sampled(ctx: StageContext, puzzles: list[Puzzle]) -> None:
@@ -231,13 +340,8 @@ def test_tokens_of_the_same_tokenizer_are_kept_as_they_were_sampled(ctx: StageCo
     spelled = [i for c in text for i in tokenizer.text_ids(c)]  # the same text in other tokens
     assert tokenizer.decode(spelled) == text != tokenizer.decode(spelled[:-1])
     assert spelled != tokenizer.text_ids(text)
-    table = kept_texts(
-        ctx,
-        distil(
-            ctx, DistilConfig(), rollouts_of(ctx, [(puzzles[0], [(text, "stop")])], model), own,
-            out=ArtifactAddress(ctx.store, "texts", Texts),
-        ),
-    )  # fmt: skip
+    rollouts = rollouts_of(ctx, [(puzzles[0], [(text, "stop")])], model)
+    table = kept_texts(ctx, selected(ctx, DistilConfig(), rollouts, own, model))
     ended = [*spelled, tokenizer.eos_ids[0]]
     other = table.with_columns(pl.Series("token_ids", [ended], pl.List(pl.Int32)))
     assert list(text_groups(other, tokenizer, keep_tokens=True)[0].branches[0].tokens) == ended
@@ -270,8 +374,7 @@ def test_corruptions_do_not_depend_on_the_other_texts(ctx: StageContext, puzzles
     for number in (3, TRAIN):
         given = [(puzzle, [(write_answer(puzzle), "stop")]) for puzzle in order[:number]]
         rollouts = rollouts_of(ctx, given, model, key=f"rollouts-{number}")
-        out = ArtifactAddress(ctx.store, f"texts-{number}", Texts)
-        table = kept_texts(ctx, distil(ctx, config, rollouts, own, out=out))
+        table = kept_texts(ctx, selected(ctx, config, rollouts, own, model, key=f"texts-{number}"))
         made.append(dict(zip(table["puzzle_id"], table["text"], strict=True)))
     assert made[0].items() <= made[1].items()
     assert json.dumps(made[0]) != json.dumps({p.puzzle_id: write_answer(p) for p in order[:3]})

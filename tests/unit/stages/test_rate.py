@@ -7,7 +7,7 @@ from artifacts.errors import BadInputError, TransientError
 from artifacts.reading import Artifact
 from artifacts.refs import Grades, Levels, Ref
 from artifacts.schemas import LEVELS, LEVELS_FILE
-from stages.curriculum.order import Pools
+from stages.curriculum.order import Condition, Pools, Selection
 from stages.environments.logic_puzzles.answers import write_answer
 from stages.environments.puzzle import Puzzle
 from stages.grade import GradeConfig, grade
@@ -75,6 +75,16 @@ def test_an_iteration_adds_its_rates_and_asks_for_nothing(opened: Opener, puzzle
     assert len(own) == 4
     assert own == pytest.approx({puzzle: before["start", puzzle] for puzzle in own})
     assert {key: value for key, value in after.items() if key[0] == "start"} == before
+
+    hard = (Selection(all=(Condition(column="exact:run", above=1.0),)),)  # the four that were rated are out
+    unrated = len(puzzles) - 4
+    more = PLAIN.model_copy(update={"where": hard, "puzzles_per_iteration": unrated + 1})
+    with pytest.raises(BadInputError, match=f"it takes {unrated} of {len(puzzles)} train puzzles") as raised:
+        place.sampled(more, folded, key="more")
+    assert (
+        'start a run of another name, with model = {source = "checkpoint", name = "models/scratch"}, without '
+        "warm_start and distil, and with wider bounds or a lower puzzles_per_iteration"
+    ) in str(raised.value)
 
 
 def test_a_draw_by_rates_has_them_in_its_identity_and_any_other_draw_has_not(
