@@ -103,9 +103,10 @@ def sample(
         return published
     train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES)
     rated = None if read is None else Artifact.open(ctx.store, read).read_table(LEVELS_FILE, LEVELS)
-    chosen = chosen_puzzles(train, rated, config, iteration - since + 1)
+    candidates = eligible_puzzles(train, rated, config)
+    chosen = take(candidates, rated, config.order, config.stride, iteration - since + 1, config.seed)
     if iteration == 1:
-        check_longest(eligible(train, rated, config.where, seed=config.seed), weights, ctx)
+        check_longest(candidates, weights, ctx)
     attempt = out.attempt(identity, resumable=True)
     task = (chosen, config.sampling, weights, attempt, ctx)
     label = f"sample {iteration}"
@@ -113,19 +114,18 @@ def sample(
         facts = collect(*task, stem=STEM, label=label)
     else:
         facts = collect_mixed(config.puzzles_per_iteration, config.resample, *task, label=label)
+    if config.where:
+        facts["eligible_puzzles"] = len(candidates)
     return attempt.publish(facts, weights=weights, puzzles=puzzles, levels=read)
 
 
-def chosen_puzzles(
-    train: pl.DataFrame, levels: pl.DataFrame | None, config: SampleConfig, position: int
-) -> pl.DataFrame:
-    """Returns the puzzles of one iteration in the order in which they are sampled.
+def eligible_puzzles(train: pl.DataFrame, levels: pl.DataFrame | None, config: SampleConfig) -> pl.DataFrame:
+    """Returns the puzzles from which an iteration takes its own: those that the filter leaves, in order.
 
     Args:
         train: All train puzzles.
         levels: Rows of the `levels` schema; None if nothing was rated.
-        config: Order, filter and number of puzzles.
-        position: Number of the iteration since the order began, from 1.
+        config: Filter and number of puzzles.
 
     Raises:
         BadInputError: The filter leaves fewer puzzles than an iteration takes, or a column is missing.
@@ -138,4 +138,4 @@ def chosen_puzzles(
             f"at least {config.stride}, which an iteration samples",
             "widen a bound, or lower sample.puzzles_per_iteration",
         )
-    return take(puzzles, levels, config.order, config.stride, position, config.seed)
+    return puzzles
