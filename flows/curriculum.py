@@ -16,13 +16,14 @@ from flows import iteration as main_path
 from flows.config.recipe import Recipe
 from flows.inputs.models import fetched_source
 from flows.iteration import Position
+from flows.lookup.preparation import rate_line, rates_in
 from flows.session import Session
 from stages.curriculum.levels import column_values, rated_name
 from stages.curriculum.progress import read_progress
 from stages.optional.advance import AdvanceConfig, advance
 from stages.optional.fold import fold
 from stages.optional.rate import rate
-from stages.sample import WIDER, SampleConfig, chosen_puzzles
+from stages.sample import WIDER, SampleConfig, eligible_puzzles
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ def first_position(run: Session, puzzles: Ref[Puzzles]) -> Position:
         }
         out = run.address(run.layout.levels, Levels)
         levels = run.run(rate, recipe.rate, checkpoints, puzzles, split="train", out=out)
+        for name, figures in rates_in(Artifact.open(run.ctx.store, levels).manifest.facts).items():
+            run.live.line(f"pass rates of {name}: {rate_line(figures)}")
         position = replace(position, levels=levels)
     if train is not None:
         _check_filters(recipe, train, position.levels, run)
@@ -130,11 +133,11 @@ def _check_columns(recipe: Recipe, train: pl.DataFrame) -> None:
             if rated_name(column) is None:
                 column_values(train, None, column)
         if sample.where and not sample.rated_names:
-            chosen_puzzles(train, None, sample, 1, section=section, remedy=f"set {WIDER}")
+            eligible_puzzles(train, None, sample, section=section, remedy=f"set {WIDER}")
 
 
 def _check_filters(recipe: Recipe, train: pl.DataFrame, levels: Ref[Levels] | None, run: Session) -> None:
     """Checks before iteration 1 that the filter of each stage leaves puzzles by the first pass rates."""
     table = None if levels is None else Artifact.open(run.ctx.store, levels).read_table(LEVELS_FILE, LEVELS)
     for part in recipe.parts:
-        chosen_puzzles(train, table, part.sample, 1, remedy=f"{NEW_RUN}, with {WIDER}")
+        eligible_puzzles(train, table, part.sample, remedy=f"{NEW_RUN}, with {WIDER}")

@@ -1,4 +1,4 @@
-"""One GRPO iteration: the main path, in six calls."""
+"""One GRPO iteration: the main path, in seven calls."""
 
 from dataclasses import dataclass
 

@@ -105,9 +105,10 @@ def sample(
         return published
     train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES)
     rated = None if read is None else Artifact.open(ctx.store, read).read_table(LEVELS_FILE, LEVELS)
-    chosen = chosen_puzzles(train, rated, config, iteration - since + 1, remedy=_from_here(weights))
+    candidates = eligible_puzzles(train, rated, config, remedy=_from_here(weights))
+    chosen = take(candidates, rated, config.order, config.stride, iteration - since + 1, config.seed)
     if iteration == 1:
-        check_longest(eligible(train, rated, config.where, seed=config.seed), weights, ctx)
+        check_longest(candidates, weights, ctx)
     attempt = out.attempt(identity, resumable=True)
     task = (chosen, config.sampling, weights, attempt, ctx)
     label = f"sample {iteration}"
@@ -115,6 +116,8 @@ def sample(
         facts = collect(*task, stem=STEM, label=label)
     else:
         facts = collect_mixed(config.puzzles_per_iteration, config.resample, *task, label=label)
+    if config.where:
+        facts["eligible_puzzles"] = len(candidates)
     return attempt.publish(facts, weights=weights, puzzles=puzzles, levels=read)
 
 
@@ -124,22 +127,15 @@ def _from_here(weights: Ref[Checkpoint]) -> str:
     return f"{NEW_RUN}, with {model}, without warm_start and distil, and with {WIDER}"
 
 
-def chosen_puzzles(
-    train: pl.DataFrame,
-    levels: pl.DataFrame | None,
-    config: SampleConfig,
-    position: int,
-    *,
-    section: str = "sample",
-    remedy: str,
+def eligible_puzzles(
+    train: pl.DataFrame, levels: pl.DataFrame | None, config: SampleConfig, *, section: str = "sample", remedy: str
 ) -> pl.DataFrame:
-    """Returns the puzzles of one iteration in the order in which they are sampled.
+    """Returns the puzzles from which an iteration takes its own: those that the filter leaves, in order.
 
     Args:
         train: All train puzzles.
         levels: Rows of the `levels` schema; None if nothing was rated.
-        config: Order, filter and number of puzzles.
-        position: Number of the iteration since the order began, from 1.
+        config: Filter and number of puzzles.
         section: Name of the config in the recipe.
         remedy: What the user can do about a filter that leaves too few puzzles.
 
@@ -154,4 +150,4 @@ def chosen_puzzles(
             f"at least {config.stride}, which an iteration samples",
             remedy,
         )
-    return take(puzzles, levels, config.order, config.stride, position, config.seed)
+    return puzzles

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -38,6 +38,30 @@ def meant_key(model: type[BaseModel], place: Sequence[int | str]) -> str | None:
         model: The config that was to have the key.
         place: Location of the key, as in an error of pydantic.
     """
+    models, path, key = _section_of(model, place)
+    near = closest(key, {name: None for kind in models for name in kind.model_fields})
+    if near:
+        return ".".join([*path, near]) if near != key else None
+    equal = [name for name in setting_names(model) if name.rpartition(".")[2] == key]
+    if ".".join([*path, key]) in equal:
+        return None
+    return min(equal, key=lambda name: name.count("."), default=None)
+
+
+def choices_of(model: type[BaseModel], place: Sequence[int | str]) -> list[str]:
+    """Returns the words of which a setting takes one; empty if it takes other values.
+
+    Args:
+        model: The config that has the setting.
+        place: Location of the setting, as in an error of pydantic.
+    """
+    models, _, key = _section_of(model, place)
+    kinds = [kind.model_fields[key].annotation for kind in models if key in kind.model_fields]
+    return list({str(word): None for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)})
+
+
+def _section_of(model: type[BaseModel], place: Sequence[int | str]) -> tuple[list[type[BaseModel]], list[str], str]:
+    """Returns the configs that the section of a setting may hold, the names of its sections, and its own name."""
     *sections, key = (str(part) for part in place if isinstance(part, str))
     models = [model]
     path: list[str] = []
@@ -49,13 +73,7 @@ def meant_key(model: type[BaseModel], place: Sequence[int | str]) -> str | None:
             kind for kind in models if section in _tags(kind)
         ]  # pydantic puts the tag of a union's member into the location
         models = inner or tagged or models
-    near = closest(key, {name: None for kind in models for name in kind.model_fields})
-    if near:
-        return ".".join([*path, near]) if near != key else None
-    equal = [name for name in setting_names(model) if name.rpartition(".")[2] == key]
-    if ".".join([*path, key]) in equal:
-        return None
-    return min(equal, key=lambda name: name.count("."), default=None)
+    return models, path, key
 
 
 def setting_names(model: type[BaseModel]) -> Iterator[str]:

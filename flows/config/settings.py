@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from artifacts.documents.parsing import check_plain, is_file, parse_toml
-from artifacts.documents.suggestions import did_you_mean, meant_key
+from artifacts.documents.suggestions import choices_of, did_you_mean, meant_key
 from artifacts.errors import BadInputError
 
 M = TypeVar("M", bound=BaseModel)
@@ -118,7 +118,10 @@ def _environment(problem: ErrorDetails) -> str | None:
 
 
 def _hint(model: type[BaseModel], problem: ErrorDetails) -> str:
-    """Returns a hint at a similar valid key or value; empty if there is none."""
+    """Returns a hint at a similar valid key or value, or at the words that a missing key takes; empty if none fits."""
+    if problem["type"] == "missing":
+        words = choices_of(model, problem["loc"])
+        return f", expected one of {', '.join(words)}" if words else ""
     if problem["type"] == "extra_forbidden":
         meant = meant_key(model, problem["loc"])
         return f", did you mean {meant!r}?" if meant else ""

@@ -8,6 +8,7 @@ from artifacts.manifest import MANIFEST_NAME
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Critic, Grades, Ref, Rollouts, TrainingState, Values
 from artifacts.store.store import Store
+from flows.lookup.preparation import Pretraining
 from flows.session import Session
 from stages.optional.pretrain import pretrain
 from stages.optional.value import value
@@ -34,7 +35,7 @@ def first_critic(run: Session, policy: Ref[Checkpoint]) -> Weights | None:
         return Weights(critic, state_beside(critic, store))
     if config.pretrain is None:
         return Weights(policy)
-    return run.run(
+    critic = run.run(
         pretrain,
         config,
         policy,
@@ -43,6 +44,9 @@ def first_critic(run: Session, policy: Ref[Checkpoint]) -> Weights | None:
         out=run.address(run.layout.first_critic("critic"), Critic),
         state_out=run.address(run.layout.first_critic("critic_state"), TrainingState),
     )
+    steps, chosen = Artifact.open(store, critic.checkpoint).manifest.facts["steps"], config.pretrain
+    run.live.line(f"value model: {Pretraining(chosen.run, chosen.first, chosen.last, len(steps)).line()}")
+    return critic
 
 
 def check_critic(config: ValueConfig, store: Store) -> None:

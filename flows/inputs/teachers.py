@@ -5,7 +5,7 @@ from artifacts.reading import Artifact
 from artifacts.refs import Answers, Checkpoint, K, Puzzles, Ref, Rollouts, Texts
 from flows.config.distillation import ANSWERS, SOLVER, STUDENT, DistillationConfig
 from flows.inputs.models import fixed_checkpoint
-from flows.lookup.history import selection_line
+from flows.lookup.preparation import selection_line
 from flows.session import Session
 from stages.optional.distil import distil
 from stages.optional.sft import sft

@@ -11,7 +11,7 @@ from artifacts.identity import with_added
 from artifacts.layout import RUNS, RunLayout, is_run_name
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.reading import Artifact
-from artifacts.refs import Kind, Report, Texts
+from artifacts.refs import Critic, Kind, Levels, Report, Texts
 from artifacts.store.store import MissingKeyError, Store
 from artifacts.verification import Damage, noted, noted_strays
 from flows.config.recipe import Recipe
@@ -71,6 +71,8 @@ class RunRecord:
         promoted: The promoted checkpoint; None if there is none.
         suites: Reports of backfills (see `flows.backfill`), by suite and iteration.
         texts: Selections of a teacher's texts, by round; empty without a distillation.
+        levels: Pass rates from before the first iteration; None without them.
+        first_critic: The pretrained value model; None without one.
     """
 
     layout: RunLayout
@@ -80,6 +82,8 @@ class RunRecord:
     promoted: Promoted | None
     suites: dict[str, dict[int, Manifest]] = field(default_factory=dict[str, dict[int, Manifest]])
     texts: list[Manifest] = field(default_factory=list[Manifest])
+    levels: Manifest | None = None
+    first_critic: Manifest | None = None
 
     def typed_recipe(self) -> Recipe:
         """Returns the frozen recipe as a config model.
@@ -202,14 +206,11 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None) -> Run
     suites = _suites(store, layout, published, {item.number: item for item in iterations}, damaged)
     selections = {key: key for key in sorted(published) if layout.is_texts(key)}
     texts = list(_manifests(store, selections, damaged, dict.fromkeys(selections, Texts)).values())
-    return RunRecord(layout, recipe, with_divergences(iterations, recipe), evaluations, promoted, suites, texts)
-
-
-def selection_line(facts: Mapping[str, Any]) -> str:
-    """Returns how many texts of a teacher were kept, and why the others were not, from the facts of their artifact."""
-    rejected = ", ".join(f"{count} {reason}" for reason, count in facts["rejected"].items())
-    kept = f"{facts['kept']} of {facts['sampled']} texts kept, for {facts['puzzles']} puzzles"
-    return kept + (f"; rejected: {rejected}" if rejected else "")
+    early = {layout.levels: Levels, layout.first_critic("critic"): Critic}
+    first = _manifests(store, {key: key for key in early if key in published}, damaged, early)
+    levels, critic = (first.get(key) for key in early)
+    ordered = with_divergences(iterations, recipe)
+    return RunRecord(layout, recipe, ordered, evaluations, promoted, suites, texts, levels, critic)
 
 
 def with_divergences(iterations: Sequence[IterationRecord], recipe: Mapping[str, Any]) -> list[IterationRecord]:

@@ -1,6 +1,6 @@
 """The stages of an iteration."""
 
-from artifacts.refs import Batch, Checkpoint, Decision, Grades, Kind, Report, Rollouts, Transition, Values
+from artifacts.refs import Batch, Checkpoint, Decision, Grades, Kind, Levels, Report, Rollouts, Transition, Values
 
 PARTS = {
     "sample": "rollouts",
@@ -12,9 +12,10 @@ PARTS = {
     "evaluate": "report",
     "promote": "decision",
     "advance": "transition",
+    "fold": "levels",
 }
 """The stages of an iteration in order, each with the part of the layout that it publishes."""
-OPTIONAL = ("teach", "value", "advance")
+OPTIONAL = ("teach", "value", "advance", "fold")
 """The stages that only some recipes have."""
 STAGES = {stage: part for stage, part in PARTS.items() if stage not in OPTIONAL}
 """The stages that every iteration has, each with its part."""
@@ -28,5 +29,6 @@ KINDS: dict[str, type[Kind]] = {
     "evaluate": Report,
     "promote": Decision,
     "advance": Transition,
+    "fold": Levels,
 }
 """The kind of artifact that each stage publishes."""

@@ -11,7 +11,8 @@ from rich.table import Table
 
 from artifacts.store.location import DEFAULT_STORE
 from artifacts.store.store import Store
-from flows.lookup.history import RunRecord, selection_line
+from flows.lookup.history import RunRecord
+from flows.lookup.preparation import newest_rates, pretraining_of, rate_line, selection_line
 from flows.report import measures
 from flows.report.figures import iteration_figures, measurement, summary_metrics
 from flows.report.measures import MODES
@@ -41,6 +42,8 @@ def summary(record: RunRecord, store: Store) -> dict[str, Any]:
         "store": store.url,
         "iterations": [_iteration(record, index) for index in range(len(record.iterations))],
         "texts": [{name: manifest.facts[name] for name in _SELECTION} for manifest in record.texts],
+        "rates": newest_rates(record),
+        "pretraining": (pretraining := pretraining_of(record)) and vars(pretraining),
         "test": {when: manifest.facts for when, manifest in record.evaluations.items()},
         "suites": {
             suite: {number: manifest.facts for number, manifest in sorted(reports.items())}
@@ -59,6 +62,10 @@ def print_summary(record: RunRecord, store: Store, console: Console) -> None:
         console.print(before_after_table(record))
     for manifest in record.texts:
         print_labelled(console, "texts:    ", selection_line(manifest.facts))
+    for name, figures in newest_rates(record).items():
+        print_labelled(console, "rated:    ", f"{name}: {rate_line(figures)}")
+    if pretraining := pretraining_of(record):
+        print_labelled(console, "critic:   ", pretraining.line())
     if record.promoted:
         promoted = f"iteration {record.promoted.iteration}, validation {record.promoted.score:.1%}"
         print_labelled(console, "promoted: ", promoted)

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Collection
-from typing import Annotated
+from typing import Annotated, Any
 
 import polars as pl
 from pydantic import AfterValidator
@@ -72,6 +72,26 @@ def updated(levels: pl.DataFrame | None, newer: pl.DataFrame) -> pl.DataFrame:
         return newer
     kept = levels.join(newer, on=["puzzle_id", "name"], how="anti")
     return pl.concat([kept, newer]).sort("name", "puzzle_id")
+
+
+def rate_figures(levels: pl.DataFrame) -> dict[str, dict[str, Any]]:
+    """Returns figures of the pass rates by model, for people, who read them in the facts of an artifact.
+
+    They are the number of `puzzles` and, for the rates `accuracy` and `exact`, their `mean` and the shares of the
+    puzzles whose rate is 0 (`at_0`) and 1 (`at_1`).
+    """
+    return {
+        rated["name"][0]: {
+            "puzzles": len(rated),
+            **{column: _spread(rated[column]) for column in ("accuracy", "exact")},
+        }
+        for rated in levels.partition_by("name")
+    }
+
+
+def _spread(values: pl.Series) -> dict[str, float]:
+    totals = {"mean": values, "at_0": values == 0.0, "at_1": values == 1.0}
+    return {name: float(of_all.sum()) / len(values) for name, of_all in totals.items()}
 
 
 def column_values(puzzles: pl.DataFrame, levels: pl.DataFrame | None, column: str) -> pl.Series:

@@ -6,7 +6,7 @@ from artifacts.reading import Artifact
 from artifacts.refs import Grades, Levels, Ref, Rollouts
 from artifacts.schemas import GRADES, GRADES_FILE, LEVELS, LEVELS_FILE, ROLLOUTS
 from stages.context import StageContext
-from stages.curriculum.levels import RUN, rates, updated
+from stages.curriculum.levels import RUN, rate_figures, rates, updated
 from stages.sampling.turns import own_lengths
 
 REVISION = 1
@@ -42,5 +42,5 @@ def fold(
     levels = updated(older, newer)
     attempt = out.attempt(identity)
     attempt.write_table(LEVELS_FILE, levels, LEVELS)
-    facts = {"puzzles": len(newer), "rated": levels["puzzle_id"].n_unique()}
+    facts = {"puzzles": len(newer), "rated": levels["puzzle_id"].n_unique(), "rates": rate_figures(levels)}
     return attempt.publish(facts, rollouts=rollouts, grades=grades, levels=before)

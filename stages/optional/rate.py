@@ -14,7 +14,7 @@ from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Levels, Puzzles, Ref
 from artifacts.schemas import LEVELS, LEVELS_FILE, PUZZLES
 from stages.context import StageContext
-from stages.curriculum.levels import RUN, rates
+from stages.curriculum.levels import RUN, rate_figures, rates
 from stages.environments.puzzle import Grader
 from stages.environments.tables import graded_texts, puzzles_by_id
 from stages.models.source import ModelConfig
@@ -107,5 +107,7 @@ def rate(
         )
         rated.append(rates(graded, name=name, iteration=0, weights_digest=checkpoint.digest))
     attempt = out.attempt(identity)  # not the shards' folder, which another writer may have published with its rates
-    attempt.write_table(LEVELS_FILE, pl.concat(rated), LEVELS)
-    return attempt.publish({"puzzles": len(table), "models": list(checkpoints)}, puzzles=puzzles, **weights)
+    levels = pl.concat(rated)
+    attempt.write_table(LEVELS_FILE, levels, LEVELS)
+    facts = {"puzzles": len(table), "models": list(checkpoints), "rates": rate_figures(levels)}
+    return attempt.publish(facts, puzzles=puzzles, **weights)

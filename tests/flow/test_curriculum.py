@@ -16,6 +16,7 @@ from artifacts.schemas import LEVELS, LEVELS_FILE
 from artifacts.store.store import Store
 from artifacts.verification import verify
 from flows.lookup.history import read_run
+from flows.lookup.preparation import newest_rates
 from flows.report.summary import stage_rows
 from stages.curriculum.progress import read_progress
 from tests.support.installed import ONE_ENGINE, TINY
@@ -76,6 +77,13 @@ def test_a_staged_run_that_is_killed_in_its_second_stage_goes_on(tmp_path: Path,
         ["1. short", "1 to 2", "2 iterations are done"],
         ["2. long", "3 to 4", "with the run"],
     ]
+
+    assert "pass rates of start: 96 puzzles, accuracy " in (tmp_path / "log.txt").read_text(errors="replace")
+    record = read_run(store, "staged")
+    assert newest_rates(record)["start"]["puzzles"] == 96
+    assert [item.facts("sample").get("eligible_puzzles") is None for item in record.iterations[1:]] == [
+        True, True, False, False,
+    ]  # fmt: skip
 
     trained = [Artifact.at(store, layout.iteration(n, "checkpoint"), Checkpoint).manifest for n in (1, 2, 3, 4)]
     second = Artifact.at(store, layout.iteration(2, "checkpoint")).ref

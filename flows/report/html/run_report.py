@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from artifacts.documents.checksums import write_files
 from artifacts.store.store import Store
-from flows.lookup.history import RunRecord, selection_line
+from flows.lookup.history import RunRecord
+from flows.lookup.preparation import newest_rates, pretraining_of, rate_line, selection_line
 from flows.report.before_after import BeforeAfter, JudgedCompletion
 from flows.report.derivation import statement_counts, text_pieces
 from flows.report.example_group import Completion, ExampleGroup, ReadAnswer
@@ -36,6 +37,7 @@ from flows.report.summary import (
 )
 from flows.report.tasks import task_tables
 from flows.report.text.markdown import shortened
+from flows.report.text.visible import visible
 from stages.strategies.figures import StrategiesFigures
 
 if TYPE_CHECKING:
@@ -101,6 +103,8 @@ def _values(record: RunRecord, store: Store, iterations: Sequence[IterationFigur
         "cards": _cards(record, store, iterations),
         "test": _before_after(record),
         "texts": [selection_line(manifest.facts) for manifest in record.texts],
+        "rates": {visible(name): rate_line(figures) for name, figures in newest_rates(record).items()},
+        "pretraining": (pretraining := pretraining_of(record)) and pretraining.line(visible),
         "suites": suites_section(record),
         "stages": {"head": STAGE_HEAD, "rows": stages} if (stages := stage_rows(record)) else None,
         "tasks": [table.for_page() for table in task_tables(record, store)],

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 TRAIN = "#9ca3af"
 MODE_COLOURS = {"sampled": SAMPLED, "greedy": GREEDY}
-STAGE_COLOURS = ("#0f766e", "#a3b18a", "#b45309", "#ca8a04", "#d6d3d1", "#c2410c", "#1d4ed8", "#7c3aed", "#64748b")
+STAGE_COLOURS = (
+    "#0f766e", "#a3b18a", "#b45309", "#ca8a04", "#d6d3d1", "#c2410c", "#1d4ed8", "#7c3aed", "#64748b", "#be185d",
+)  # fmt: skip
 
 
 def run_plots(

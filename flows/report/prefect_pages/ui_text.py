@@ -6,7 +6,8 @@ from typing import Any
 from urllib.parse import quote
 
 from artifacts.store.store import Store
-from flows.lookup.history import RunRecord, selection_line
+from flows.lookup.history import RunRecord
+from flows.lookup.preparation import newest_rates, pretraining_of, rate_line, selection_line
 from flows.lookup.stages import OPTIONAL, PARTS
 from flows.report.before_after import BeforeAfter, JudgedCompletion
 from flows.report.derivation import SYMBOLS, Derivation, statement_counts, statements_by_verdict, step_line
@@ -42,6 +43,10 @@ def summary_page(record: RunRecord, store: Store) -> str:
         lines += [*table(["", *before_after_names(record)], before_after_rows(record)), ""]
     for manifest in record.texts:
         lines += [f"Teacher: {selection_line(manifest.facts)}.", ""]
+    for name, figures in newest_rates(record).items():
+        lines += [f"Pass rates of {code(name)}: {rate_line(figures)}.", ""]
+    if pretraining := pretraining_of(record):
+        lines += [f"Value model: {pretraining.line(code)}.", ""]
     if stages := stage_rows(record):
         lines += [*table(STAGE_HEAD, [[code(name), *rest] for name, *rest in stages]), ""]
     if record.promoted:
@@ -173,11 +178,16 @@ def store_keys(record: RunRecord) -> dict[str, str]:
     if record.promoted:
         keys["promoted"] = layout.promoted
         keys["promoted checkpoint"] = record.promoted.checkpoint.key
+    if record.levels:
+        keys["levels"] = layout.levels
+    if record.first_critic:
+        keys["first critic"] = layout.first_critic("critic")
     if record.iterations:
         newest = record.iterations[-1]
-        for stage in newest.manifests:
-            part = PARTS[stage]
-            keys[f"iteration {newest.number}: {part}"] = layout.iteration(newest.number, part)
+        parts = [PARTS[stage] for stage in newest.manifests]
+        if {"value", "pack"} <= newest.manifests.keys():  # `value` has then published all its artifacts
+            parts.insert(parts.index("values") + 1, "critic")
+        keys |= {f"iteration {newest.number}: {part}": layout.iteration(newest.number, part) for part in parts}
     return keys | {f"test {when}": layout.evaluation(when) for when in record.evaluations}
 
 

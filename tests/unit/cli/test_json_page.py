@@ -47,8 +47,9 @@ from tests.support.made_run import make_run
 DAMAGE = {"damaged"}
 ROUNDS = {"points", "faithfulness"}
 """Figures of strategies that ask in rounds, which need an engine."""
-STAGED = {"stages"}
-"""What only runs with stages have; `tests/unit/report/test_stages.py` reads it."""
+STAGED = {"stages", "rates", "pretraining"}
+"""What only runs with stages, rates or a value model have; `test_stages.py` and `test_preparation.py` beside the report
+read it."""
 ELSEWHERE = {"compute_dtype", "early_stopped_fraction", "tasks", "strategies", "reliability", "texts"}
 """What made runs do not record: they have no engine and no teacher."""
 

@@ -11,7 +11,7 @@ from artifacts.errors import BadInputError
 from artifacts.schemas import LEVELS, as_table, validated
 from stages.curriculum.levels import column_values, rates, updated
 from stages.curriculum.order import Ascending, Condition, Pools, Selection, Shuffled, eligible, stride, take
-from stages.sample import SampleConfig, chosen_puzzles
+from stages.sample import SampleConfig, eligible_puzzles
 
 
 def puzzles(clues: list[int]) -> pl.DataFrame:
@@ -179,5 +179,5 @@ def test_a_filter_that_leaves_too_few_puzzles_is_refused_in_one_line() -> None:
     where = (Selection(all=(Condition(column="num_clues", at_most=2.0),)),)
     config = SampleConfig(puzzles_per_iteration=3, where=where)
     with pytest.raises(BadInputError, match="takes 2 of 4 train puzzles; expected at least 3") as raised:
-        chosen_puzzles(puzzles([1, 2, 3, 4]), None, config, 1, remedy="set wider bounds")
+        eligible_puzzles(puzzles([1, 2, 3, 4]), None, config, remedy="set wider bounds")
     assert "\n" not in str(raised.value)

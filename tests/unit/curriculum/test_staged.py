@@ -64,6 +64,10 @@ def test_a_frozen_staged_recipe_resolves_to_itself() -> None:
         ),
         ('{name="a", until={plateau_iterations=3}}, {name="b"}', r"stages\.0\.until\.metric: Field required"),
         ('{name="a", until={metric="loss"}}, {name="b"}', r"until\.metric: Input should be 'reward', "),
+        (
+            '{name="a", until={plateau_iterations=5}}, {name="b"}',
+            r"stages\.0\.until\.metric: Field required .*, expected one of reward, train_accuracy, train_exact, ",
+        ),
         ('{name="a"}, {name="b"}', r"stages\.0: 'a' has no end: set its iterations or until"),
         (
             '{name="a", iterations=3}, {name="b", reference="stage_start"}',

@@ -52,6 +52,12 @@ def test_the_rate_of_a_puzzle_is_the_share_of_right_answers_also_if_the_stage_is
     levels = rated(place)
     expected = {("start", puzzle.puzzle_id): number % 4 / 3 for number, puzzle in enumerate(puzzles)}
     assert exact_by_puzzle(place, levels) == pytest.approx(expected)
+    facts = Artifact.open(place.ctx.store, levels).manifest.facts["rates"]["start"]
+    rates = list(expected.values())
+    assert facts["puzzles"] == len(puzzles)
+    assert facts["exact"] == pytest.approx(
+        {"mean": sum(rates) / len(rates), "at_0": rates.count(0) / len(rates), "at_1": rates.count(1) / len(rates)}
+    )
     assert len(place.speaker.asked) <= len(puzzles) + 2, "only the groups in flight are sampled twice"
     assert rated(place).reused
 
@@ -75,6 +81,8 @@ def test_an_iteration_adds_its_rates_and_asks_for_nothing(opened: Opener, puzzle
     assert len(own) == 4
     assert own == pytest.approx({puzzle: before["start", puzzle] for puzzle in own})
     assert {key: value for key, value in after.items() if key[0] == "start"} == before
+    facts = Artifact.open(store, folded).manifest.facts["rates"]
+    assert facts.keys() == {"run", "start"} and facts["run"]["puzzles"] == 4
 
     hard = (Selection(all=(Condition(column="exact:run", above=1.0),)),)  # the four that were rated are out
     unrated = len(puzzles) - 4
@@ -85,6 +93,18 @@ def test_an_iteration_adds_its_rates_and_asks_for_nothing(opened: Opener, puzzle
         'start a run of another name, with model = {source = "checkpoint", name = "models/scratch"}, without '
         "warm_start and distil, and with wider bounds or a lower puzzles_per_iteration"
     ) in str(raised.value)
+
+
+def test_rollouts_say_how_many_puzzles_the_filter_left(opened: Opener, puzzles: list[Puzzle]) -> None:
+    place = opened("run", right_by_number(puzzles))
+    hard = (Selection(all=(Condition(column="exact:start", below=0.9),)),)
+    levels, filtered = rated(place), PLAIN.model_copy(update={"where": hard})
+    facts = [
+        Artifact.open(place.ctx.store, place.sampled(config, levels, key=key)).manifest.facts
+        for key, config in (("all", PLAIN), ("hard", filtered))
+    ]
+    assert "eligible_puzzles" not in facts[0]
+    assert facts[1]["eligible_puzzles"] == sum(number % 4 < 3 for number in range(len(puzzles))) < len(puzzles)
 
 
 def test_a_draw_by_rates_has_them_in_its_identity_and_any_other_draw_has_not(
