@@ -323,10 +323,10 @@ METRICS: tuple[Metric, ...] = (
            column="alarm", terminal=".0f", page=_alarm_cell, prefect=0, summary=True, tracker="reward_alarm",
            presence=Presence.WHERE_NONZERO),
     Metric("eligible_puzzles", "train puzzles that the filter leaves", _fact("sample", "eligible_puzzles"), "puzzles",
-           column="eligible", terminal="d", page="d", prefect=0, summary=True, tracker="sampling/eligible_puzzles",
+           column="eligible", terminal=".0f", page="d", prefect=0, summary=True, tracker="sampling/eligible_puzzles",
            presence=Presence.WHERE_KNOWN),
     Metric("stage", "number of the stage of the run", _fact("advance", "stage"),
-           column="stage", terminal="d", page="d", prefect=0, summary=True, tracker="stage",
+           column="stage", terminal=".0f", page="d", prefect=0, summary=True, tracker="stage",
            presence=Presence.WHERE_KNOWN),
     Metric("promoted", "1 where the checkpoint was promoted", MetricSource("promote", _promoted), tracker="promoted"),
 )  # fmt: skip

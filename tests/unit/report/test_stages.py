@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from artifacts.address import ArtifactAddress
 from artifacts.reading import Artifact
@@ -17,6 +18,7 @@ from flows.report.pictures.plots import accuracy_plot, reward_plot
 from flows.report.prefect_pages.ui_text import iteration_rows, summary_page
 from flows.report.run_view import RunView
 from flows.report.summary import stage_rows
+from flows.report.terminal.live import print_iterations
 from stages.curriculum.progress import read_progress
 from stages.optional.advance import AdvanceConfig, advance
 from tests.support.made_run import make_context, make_run
@@ -71,6 +73,12 @@ def test_iterations_have_the_number_of_their_stage(staged: tuple[Store, RunRecor
     assert [item.value("stage") for item in figures] == [None, 1, 1, 2, 2]
     assert stage_starts(figures) == [3]
     assert "stage" in [metric.key for metric in terminal_columns(figures)]
+    console = Console(width=10_000)
+    with console.capture() as capture:
+        print_iterations(console, figures)
+    header, *rows = capture.get().splitlines()
+    place = header.split().index("stage")
+    assert [row.split()[place] for row in rows] == ["-", "1", "1", "2", "2"]
     assert [row["stage"] for row in iteration_rows(figures)] == [None, 1, 1, 2, 2]
     assert read_iteration(store, record.layout, 3).facts("advance")["stage"] == 2
 
