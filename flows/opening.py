@@ -17,6 +17,7 @@ from artifacts.store.store import Store
 from flows.config.compute_types import compute_types
 from flows.config.recipe import Recipe, check_sound
 from flows.config.recipes import load_profile, load_recipe
+from flows.inputs.critics import check_stored
 from flows.inputs.models import hidden_size_of
 from flows.lookup.checkpoints import with_fixed_names
 from flows.lookup.history import last_iteration
@@ -92,6 +93,8 @@ def opened(request: RunRequest) -> Generator[Session]:
     recipe = written if samples_only else with_rows(written, profile)
     if not store.exists(layout.recipe):
         check_sound(recipe)
+        if recipe.value is not None:
+            check_stored(recipe.value, store)
         if not samples_only:
             refuse_unfit(recipe, profile)
     # `opened_run` stores a request to redo stages immediately, and the recipe must be stored before it. Without a
