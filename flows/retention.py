@@ -214,7 +214,7 @@ def _unpublished_folders(
                 kinds[folder] = "set aside"
             elif file.startswith("step-"):
                 kinds.setdefault(folder, "step checkpoints")
-            elif file.startswith("rollouts-"):
+            elif file.startswith(("rollouts", "rounds")):
                 kinds.setdefault(folder, "sampled shards")
     return [
         Removal(key, kinds.get((key, name), "lost attempt"), size, f"{key}/{name}")

@@ -16,6 +16,19 @@ from stages.training.critic import PretrainConfig, ValueConfig, check_tokenizer
 from stages.training.launch import Weights, state_beside
 
 
+def check_stored(config: ValueConfig, store: Store) -> None:
+    """Checks that a store has the value model or the rollouts that a value model starts from; before a run begins.
+
+    Raises:
+        BadInputError: The store lacks an iteration that the recipe names.
+    """
+    if config.source != "policy":
+        _stored_critic(config.source, store)
+    if config.pretrain is not None:
+        for part in ("rollouts", "grades"):
+            _stored(config.pretrain, part, store)
+
+
 def first_critic(run: Session, policy: Ref[Checkpoint]) -> Weights | None:
     """Returns the value model before iteration 1, pretrained if the recipe says so; None without a value model.
 
@@ -30,7 +43,7 @@ def first_critic(run: Session, policy: Ref[Checkpoint]) -> Weights | None:
     if config is None:
         return None
     if config.source != "policy":
-        critic = _critic_of(config.source, store)
+        critic = _stored_critic(config.source, store)
         check_tokenizer(store, critic, policy, f"value.source: {config.source}")
         return Weights(critic, state_beside(critic, store))
     if config.pretrain is None:
@@ -39,8 +52,8 @@ def first_critic(run: Session, policy: Ref[Checkpoint]) -> Weights | None:
         pretrain,
         config,
         policy,
-        _stored(run, config.pretrain, "rollouts"),
-        _stored(run, config.pretrain, "grades"),
+        _pretraining_inputs(run, config.pretrain, "rollouts"),
+        _pretraining_inputs(run, config.pretrain, "grades"),
         out=run.address(run.layout.first_critic("critic"), Critic),
         state_out=run.address(run.layout.first_critic("critic_state"), TrainingState),
     )
@@ -49,37 +62,32 @@ def first_critic(run: Session, policy: Ref[Checkpoint]) -> Weights | None:
     return critic
 
 
-def check_critic(config: ValueConfig, store: Store) -> None:
-    """Checks that the store has the value model, or the iterations for its pretraining, that a new run names.
-
-    Raises:
-        BadInputError: It lacks them.
-    """
-    if config.source != "policy":
-        _critic_of(config.source, store)
-    if config.pretrain is not None:
-        for part in ("rollouts", "grades"):
-            _of_iterations(config.pretrain, part, store)
-
-
-def _critic_of(source: str, store: Store) -> Ref[Checkpoint]:
-    run, _, number = source.partition("@")
-    return Artifact.at(store, RunLayout(run).iteration(int(number), "critic"), Critic).ref
+def _stored_critic(name: str, store: Store) -> Ref[Any]:
+    """Returns the value model with a name RUN@ITERATION."""
+    run, _, number = name.partition("@")
+    try:
+        return Artifact.at(store, RunLayout(run).iteration(int(number), "critic"), Critic).ref
+    except BadInputError as error:
+        raise BadInputError(
+            f"value.source: {name}", f"no value model in {store.url}", "that of a finished iteration",
+            "name a run whose recipe has a section [value]",
+        ) from error  # fmt: skip
 
 
-def _stored(run: Session, config: PretrainConfig, part: str) -> list[Ref[Any]]:
+def _pretraining_inputs(run: Session, config: PretrainConfig, part: str) -> list[Ref[Any]]:
     """Returns the rollouts or grades on which the value model of a run is pretrained.
 
     Once it is pretrained, its manifest names them, so the run continues even if the other run has been removed.
     """
     store, made = run.ctx.store, run.layout.first_critic("critic")
-    if store.exists(f"{made}/{MANIFEST_NAME}"):
-        inputs = Artifact.at(store, made).manifest.inputs
-        return [Ref(**inputs[role]) for role in sorted(inputs) if role.startswith(f"{part}_")]
-    return _of_iterations(config, part, store)
+    if not store.exists(f"{made}/{MANIFEST_NAME}"):
+        return _stored(config, part, store)
+    inputs = Artifact.at(store, made).manifest.inputs
+    return [Ref(**inputs[role]) for role in sorted(inputs) if role.startswith(f"{part}_")]
 
 
-def _of_iterations(config: PretrainConfig, part: str, store: Store) -> list[Ref[Any]]:
+def _stored(config: PretrainConfig, part: str, store: Store) -> list[Ref[Any]]:
+    """Returns the rollouts or grades of the iterations that a recipe names."""
     layout, refs = RunLayout(config.run), list[Ref[Any]]()
     for number in range(config.first, config.last + 1):
         try:

@@ -9,7 +9,7 @@ from artifacts.refs import Answers
 from artifacts.store.store import Store
 from flows.config.distillation import ANSWERS, SOLVER, STUDENT
 from flows.config.recipe import Recipe
-from flows.inputs.critics import check_critic
+from flows.inputs.critics import check_stored
 from flows.inputs.models import check_fixed
 from flows.lookup.checkpoints import published_checkpoint
 from stages.models.source import StoredModel
@@ -34,8 +34,7 @@ def check_named(recipe: Recipe, store: Store) -> None:
             else:
                 check_fixed(recipe.distil.teacher, "distil.teacher", store)
     if recipe.value is not None:
-        with _named_by("value.source"):
-            check_critic(recipe.value, store)
+        check_stored(recipe.value, store)
     for model in recipe.rate.models if recipe.rate is not None else ():
         if isinstance(model.source, StoredModel):
             with _named_by(f"rate.models: {model.name}"):

@@ -1,9 +1,5 @@
 """A staged run with rated puzzles and pools, killed in its second stage, goes on where it stopped."""
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import polars as pl
@@ -19,8 +15,7 @@ from flows.lookup.history import read_run
 from flows.lookup.preparation import newest_rates
 from flows.report.summary import stage_rows
 from stages.curriculum.progress import read_progress
-from tests.support.installed import ONE_ENGINE, TINY
-from tests.support.waiting import wait_until
+from tests.support.train_command import TrainCommand
 
 CHANGES = [
     "iterations=4",
@@ -34,39 +29,17 @@ CHANGES = [
 ]
 
 
-def start(store: Path, prefect_api_url: str) -> subprocess.Popen[bytes]:
-    """Starts the command as a user would."""
-    command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(TINY), "--run", "staged"]
-    command += ["--profile", str(ONE_ENGINE), "--store", str(store), "--json"]
-    for change in CHANGES:
-        command += ["--set", change]
-    environment = {**os.environ, "PREFECT_API_URL": prefect_api_url}
-    with (store.parent / "log.txt").open("ab") as log:
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True, env=environment)
-
-
 @pytest.mark.long
 def test_a_staged_run_that_is_killed_in_its_second_stage_goes_on(tmp_path: Path, prefect_api_url: str) -> None:
-    folder, layout = tmp_path / "store", RunLayout("staged")
-    process = start(folder, prefect_api_url)
-
-    def said() -> str:
-        return (tmp_path / "log.txt").read_text(errors="replace")[-2000:]
-
-    sampled = folder / layout.iteration(3, "rollouts")
-    wait_until(lambda: any(sampled.glob("*/*.parquet")) or process.poll() is not None, 300.0, said, 0.02)
-    assert process.poll() is None, said()
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    layout = RunLayout("staged")
+    command = TrainCommand(tmp_path, "staged", prefect_api_url, CHANGES)
+    sampled = command.store / layout.iteration(3, "rollouts")
+    command.kill_when(lambda: any(sampled.glob("*/*.parquet")))
     shards = {path.name for path in sampled.glob("*/*.parquet")}
-    before = {path: path.read_bytes() for path in folder.rglob("manifest.json")}
-    assert folder / layout.iteration(2, "transition") / "manifest.json" in before
-    again = start(folder, prefect_api_url)
-    wait_until(lambda: again.poll() is not None, 300.0, said, 0.1)
-    assert again.returncode == 0, said()
-    assert {path: path.read_bytes() for path in before} == before, "nothing is made twice"
+    assert layout.iteration(2, "transition") in command.seen
+    command.finish()
 
-    store = Store.open(str(folder), writable=False)
+    store = Store.open(str(command.store), writable=False)
     assert verify(store).damaged == []
     transitions = [Artifact.at(store, layout.iteration(n, "transition"), Transition) for n in (1, 2, 3, 4)]
     told = [read_progress(item.ref, store) for item in transitions]

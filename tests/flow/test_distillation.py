@@ -1,28 +1,20 @@
 """A run with texts of a teacher and a teacher of tokens, killed in three of these stages, then finished."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from artifacts.layout import RunLayout
-from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Grades, Texts
 from artifacts.store.store import Store
 from artifacts.verification import verify
 from flows.cli.app import run_command
 from flows.lookup.history import read_run
-from tests.support.installed import ONE_ENGINE, TINY
-from tests.support.waiting import changes, output_of, wait_until
+from tests.support.train_command import TrainCommand
 
-LIMIT_S = 300
 SETTINGS = (
     "iterations=1", "warm_start.epochs=16", "distil.sample.puzzles_per_iteration=48",
     "distil.sample.sampling={samples_per_prompt = 8, max_tokens = 64}", "distil.texts.keep=best",
@@ -32,46 +24,14 @@ SETTINGS = (
 )  # fmt: skip
 
 
-def command(store: Path) -> list[str]:
-    words = [word for setting in SETTINGS for word in ("--set", setting)]
-    deerstalker = str(Path(sys.executable).with_name("deerstalker"))
-    where = ["--recipe", str(TINY), "--run", "tiny", "--profile", str(ONE_ENGINE), "--store", str(store)]
-    return [deerstalker, "train", *where, "--json", *words]
-
-
-def manifests(store: Path) -> dict[str, Manifest]:
-    found = {str(path.parent.relative_to(store)): path for path in store.rglob("manifest.json")}
-    return {key: Manifest.from_bytes(path.read_bytes(), key) for key, path in found.items()}
-
-
-def start(folder: Path, prefect_api_url: str) -> "subprocess.Popen[bytes]":
-    environment = {**os.environ, "PREFECT_API_URL": prefect_api_url}
-    with (folder / "log.txt").open("ab") as log:
-        return subprocess.Popen(
-            command(folder / "store"), stdout=subprocess.PIPE, stderr=log, start_new_session=True, env=environment
-        )
-
-
-def kill_when(reached: Callable[[], bool], folder: Path, prefect_api_url: str) -> None:
-    process = start(folder, prefect_api_url)
-
-    def seen() -> bool:
-        assert process.poll() is None, (folder / "log.txt").read_text()[-3000:]
-        return reached()
-
-    wait_until(seen, LIMIT_S, lambda: (folder / "log.txt").read_text()[-3000:], 0.005, lambda: changes(folder))
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-
-
 @pytest.mark.long
 def test_a_run_killed_while_it_samples_texts_learns_them_and_teaches_goes_on(
     tmp_path: Path, prefect_api_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     layout, folder = RunLayout("tiny"), tmp_path / "store"
+    command = TrainCommand(tmp_path, "tiny", prefect_api_url, SETTINGS)
     rollouts, texts, trained = (layout.distillation(1, part) for part in ("rollouts", "texts", "checkpoint"))
     grades = layout.iteration(1, "grades")
-    seen: dict[str, str] = {}
     shards = folder / rollouts
     moments: list[Callable[[], bool]] = [
         lambda: any(shards.glob("progress-*/rollouts-*.parquet")),  # the teacher samples
@@ -79,16 +39,9 @@ def test_a_run_killed_while_it_samples_texts_learns_them_and_teaches_goes_on(
         (folder / grades / "manifest.json").exists,  # teach begins
     ]
     for reached in moments:
-        kill_when(reached, tmp_path, prefect_api_url)
-        for key, manifest in manifests(folder).items():
-            assert seen.setdefault(key, manifest.attempt) == manifest.attempt, f"{key} was made again"
-    process = start(tmp_path, prefect_api_url)
-    output, _ = output_of(process, LIMIT_S, tmp_path)
-    assert process.returncode == 0, (tmp_path / "log.txt").read_text()[-3000:]
-    assert "texts kept, for" in (tmp_path / "log.txt").read_text()
-    summary: dict[str, Any] = json.loads(output)
-    after = manifests(folder)
-    assert {key: after[key].attempt for key in seen} == seen
+        command.kill_when(reached)
+    summary = command.finish()
+    assert "texts kept, for" in command.log.read_text()
     store = Store.open(str(folder))
     assert verify(store).damaged == []
 

@@ -199,11 +199,12 @@ def test_a_removal_cut_short_is_finished_by_the_next(linked: tuple[Store, RunLay
     assert f"{layout.iteration(6, 'checkpoint')}/attempt-00ff" in {item.folder for item in plan(store, rule)}
 
 
-def test_shards_that_a_report_was_made_of_may_go(linked: tuple[Store, RunLayout]) -> None:
+@pytest.mark.parametrize("stem", ["rollouts-sampled", "rounds-refine-01234567-1", "rollouts00"])
+def test_shards_that_a_report_or_rates_were_made_of_may_go(linked: tuple[Store, RunLayout], stem: str) -> None:
     store, layout = linked
     report = layout.iteration(6, "report")
     folder = f"{report}/progress-00ff"
-    store.write_bytes(f"{folder}/rollouts-sampled-0123456789abcdef.parquet", b"shard")
+    store.write_bytes(f"{folder}/{stem}-0123456789abcdef.parquet", b"shard")
     (item,) = [item for item in plan(store, Retention(keep_last=100)) if item.key == report]
     assert (item.what, item.folder, item.size_bytes, item.manifest) == ("sampled shards", folder, 5, None)
 
