@@ -4,6 +4,7 @@ Master weights, AdamW's moments and the sums of gradients over micro-batches hav
 process keeps the masters and a copy in the compute precision, which is cast once per optimizer step; if both precisions
 are the same, it computes with the masters. Several processes shard the masters with FSDP2, which casts when it gathers
 them and reduces gradients in float32. A frozen parameter has no separate master, no gradient and no optimizer state.
+The head of a value model computes in float32 with all of them.
 """
 
 import math
@@ -52,7 +53,8 @@ class TrainedWeights:
         master_dtype: Precision of the parameters that learn, of their gradients and of AdamW's moments.
 
     Attributes:
-        masters: Every parameter by policy name: in `master_dtype` if it learns, else the model's own.
+        masters: Every parameter by policy name: in `master_dtype` if it learns (a value head may keep its float32),
+            else the model's own.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class TrainedWeights:
         self.masters: dict[str, nn.Parameter] = dict(policy.named_parameters())
         if not sharded and self.dtype != masters:
             for name, p in policy.named_parameters():
-                if p.requires_grad:
+                if p.requires_grad and p.dtype != masters:
                     self.masters[name] = nn.Parameter(torch.empty_like(p, dtype=masters))
                     p.register_post_accumulate_grad_hook(self._collector(self.masters[name]))
         self.policy = policy

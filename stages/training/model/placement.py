@@ -51,7 +51,7 @@ def place_policy(
         device: Device of the policy.
         sharded: Whether FSDP2 shards the weights over all processes and casts them to the hardware's compute type; with
             tensor parallelism each process of a group shards its part over the other groups.
-        parameter_dtype: Type of the parameters.
+        parameter_dtype: Type of the parameters; those of a value head have float32.
         trainable: Which parameters learn, and which adapters are added.
     """
     hardware.check_trainable(trainable)
@@ -68,6 +68,8 @@ def place_policy(
     for name, p in policy.named_parameters():
         p.requires_grad_(trainable.trains(name, shape.layers))
     policy.to(parameter_dtype)
+    if isinstance(policy, ValueModel):
+        policy.value_head.float()
     if hardware.compiles(device.type):
         for layer in policy.decoder.layers:
             assert isinstance(layer, DecoderLayer)
@@ -89,6 +91,9 @@ def place_policy(
                 offload_policy=offload,
                 reshard_after_forward=hardware.reshard_after_forward,
             )
+        if isinstance(policy, ValueModel):
+            exact = MixedPrecisionPolicy(param_dtype=torch.float32, reduce_dtype=torch.float32)
+            fully_shard(policy.value_head, mesh=mesh, mp_policy=exact, offload_policy=offload)
         fully_shard(policy, mesh=mesh, mp_policy=precision, offload_policy=offload)
     policy.to_empty(device="cpu" if hardware.cpu_offload else device)
     return policy

@@ -140,6 +140,9 @@ class ValueModel(Policy):
     The head has no bias, as in Open-Reasoner-Zero (`orz/ppo/models.py`), whose head begins at N(0, 1 / (E + 1)). Ours
     begins at 0, so that the first values are equal whatever the text.
 
+    The head is computed in float32, with weights in float32: bf16 near 0.7 has steps of 0.004. The states that it reads
+    have the compute type of the decoder.
+
     Args:
         shape: Sizes and switches of the decoder, with a value head.
         activation_checkpointing: Whether layers are recomputed in backward.
@@ -165,7 +168,7 @@ class ValueModel(Policy):
         """
         hidden = self.decoder(inputs.tokens, mask=inputs.attention).squeeze(0)
         chosen = hidden.index_select(0, inputs.predictors)
-        values = self.value_head(chosen.to(self.value_head.weight.dtype)).float().squeeze(-1)
+        values = self.value_head(chosen.float()).squeeze(-1)
         return values, torch.zeros_like(values)
 
 

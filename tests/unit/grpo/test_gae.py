@@ -1,4 +1,4 @@
-"""Generalised advantage estimation: numbers worked by hand, and parity with the definition as a double sum."""
+"""Generalised advantage estimation: numbers worked by hand, and parity with two other forms of the definition."""
 
 import numpy as np
 import pytest
@@ -64,16 +64,52 @@ def test_the_recursion_is_the_weighted_mean_of_n_step_estimates(lambda_: float, 
     np.testing.assert_allclose(gae(rewards, values, lambda_), by_definition(rewards, values, lambda_), atol=1e-12)
 
 
+def by_kernel(
+    rewards: NDArray[np.float64], values: NDArray[np.float64], own: NDArray[np.bool_], lambda_: float
+) -> NDArray[np.float64]:
+    """Advantages of the tokens that the model wrote itself, as one product of matrices: K (r + N v - v).
+
+    K holds (gamma lambda)^(j - i), with gamma 1, for own tokens j >= i, and 0 elsewhere; tokens of a tool do not count
+    in the distance. N moves a value to the own token before it. There is neither a recursion nor a loop.
+    """
+    place, both = np.cumsum(own), np.outer(own, own)
+    distance = place[None, :] - place[:, None]
+    kernel = np.where(both & (distance >= 0), lambda_ ** np.maximum(distance, 0).astype(np.float64), 0.0)
+    following = (both & (distance == 1)).astype(np.float64)
+    return (kernel @ (rewards + following @ values - values))[own]
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.3, 0.95, 0.999, 1.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_recursion_is_the_product_with_the_kernel_of_discounts(lambda_: float, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    tokens = int(draw.integers(1, 200))
+    own = draw.random(tokens) < 0.7
+    rewards, values = draw.normal(size=tokens), draw.normal(size=tokens)
+    expected = by_kernel(rewards, values, own, lambda_)
+    np.testing.assert_allclose(gae(rewards[own], values[own], lambda_), expected, rtol=0, atol=1e-10)
+    targets = expected + values[own]
+    np.testing.assert_allclose(value_targets(rewards[own], values[own], lambda_), targets, rtol=0, atol=1e-10)
+
+
 @pytest.mark.parametrize(
     ("alpha", "tokens", "lambda_"),
     [
-        (0.05, 10, 0.0), (0.05, 20, 0.0), (0.05, 32, 0.375), (0.05, 40, 0.5), (0.05, 64, 0.6875), (0.05, 100, 0.8),
-        (0.05, 200, 0.9), (0.05, 1000, 0.98), (0.05, 10_000, 0.998), (0.2, 12, 0.583333), (1.0, 12, 0.916667),
-        (1.5, 12, 0.944444), (1.5, 200, 0.996667), (0.5, 4, 0.5), (1.0, 0, 0.0),
+        (0.05, 12, 0.0), (0.05, 32, 0.375), (0.05, 64, 0.6875), (0.05, 200, 0.9),
+        (0.2, 12, 0.583333), (0.2, 32, 0.84375), (0.2, 64, 0.921875), (0.2, 200, 0.975),
+        (1.0, 12, 0.916667), (1.0, 32, 0.96875), (1.0, 64, 0.984375), (1.0, 200, 0.995),
+        (1.5, 12, 0.944444), (1.5, 32, 0.979167), (1.5, 64, 0.989583), (1.5, 200, 0.996667),
+        (0.05, 10, 0.0), (0.05, 20, 0.0), (0.05, 40, 0.5), (0.05, 100, 0.8), (0.05, 1000, 0.98), (0.05, 10_000, 0.998),
+        (0.5, 4, 0.5), (1.0, 0, 0.0),
     ],
 )  # fmt: skip
 def test_lambda_depends_on_the_length_and_is_never_negative(alpha: float, tokens: int, lambda_: float) -> None:
     assert lambda_of_length(alpha, tokens) == pytest.approx(lambda_, abs=1e-6)
+
+
+def test_the_lambda_of_a_length_leaves_the_targets_at_the_return() -> None:
+    np.testing.assert_allclose(gae(WON, VALUES, lambda_of_length(0.5, 4)), [0.375, 0.35, 0.3, 0.2])
+    np.testing.assert_allclose(value_targets(WON, VALUES, 1.0), [1, 1, 1, 1])
 
 
 def test_advantages_are_normalised_over_the_tokens_of_the_batch_or_of_a_group_or_not_at_all() -> None:

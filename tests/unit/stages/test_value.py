@@ -6,11 +6,12 @@ import os
 import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 import pytest
+from numpy.typing import NDArray
 from safetensors.numpy import load
 
 from artifacts.address import ArtifactAddress
@@ -48,6 +49,8 @@ CONFIG = ValueConfig(learning_rate=0.01, epochs=6, updates=2)
 GOOD, BAD = 7, 8
 """The last tokens of prompts whose completions are right, and wrong."""
 
+LastCompletion = Literal["masked", "absent", "graded"]
+
 
 class Lab:
     """A store with a model and rollouts, and a trainer that can be killed at a step."""
@@ -73,8 +76,14 @@ class Lab:
             (model / "tokenizer.json").write_bytes(tokenizer)
         return attempt.publish()
 
-    def sampled(self, key: str, seed: int, model: Ref[Checkpoint]) -> tuple[Ref[Rollouts], Ref[Grades]]:
-        """Six prompts with three completions each; the prompt decides the reward, and one completion is masked."""
+    def sampled(
+        self, key: str, seed: int, model: Ref[Checkpoint], last: LastCompletion = "masked"
+    ) -> tuple[Ref[Rollouts], Ref[Grades]]:
+        """Six prompts with three completions each; the prompt decides the reward, and one completion is masked.
+
+        Args:
+            last: The last completion, whose reward is unlike all others: masked, not there, or with an advantage.
+        """
         draw = np.random.default_rng(seed)
         samples: list[dict[str, Any]] = []
         graded: list[dict[str, Any]] = []
@@ -83,6 +92,9 @@ class Lab:
             prompt = [*draw.integers(10, VOCAB, size=3).tolist(), GOOD if reward else BAD]
             for sample in range(3):
                 tokens = draw.integers(10, VOCAB, size=int(draw.integers(2, 6))).tolist()
+                is_last = (group, sample) == (5, 2)
+                if is_last and last == "absent":
+                    continue
                 own: dict[str, Any] = {"puzzle_id": f"p{group}", "group": group, "sample": sample}
                 samples.append(
                     own | {
@@ -94,8 +106,9 @@ class Lab:
                 )  # fmt: skip
                 graded.append(
                     own | {
-                        "accuracy": reward, "exact": reward == 1, "truncated": False, "reward": reward,
-                        "advantage": None if (group, sample) == (5, 2) else reward, "answers": "{}", "grader": "strict",
+                        "accuracy": reward, "exact": reward == 1, "truncated": False, "answers": "{}",
+                        "reward": 9.0 if is_last else reward, "grader": "strict",
+                        "advantage": None if is_last and last == "masked" else reward,
                         "statements": None, "proved": None, "restated": None, "open": None, "contradicted": None,
                     }
                 )  # fmt: skip
@@ -112,9 +125,11 @@ class Lab:
         critic: Weights | None = None,
         config: ValueConfig = CONFIG,
         ctx: StageContext | None = None,
+        sampled: tuple[Ref[Rollouts], Ref[Grades]] | None = None,
     ) -> Valued:
+        rollouts, grades = sampled or (self.rollouts, self.grades)
         return value(
-            ctx or self.ctx, config, critic or Weights(self.model), self.rollouts, self.grades, iteration=1,
+            ctx or self.ctx, config, critic or Weights(self.model), rollouts, grades, iteration=1,
             out=ArtifactAddress(self.store, f"{run}/values", Values),
             critic_out=ArtifactAddress(self.store, f"{run}/critic", Critic),
             state_out=ArtifactAddress(self.store, f"{run}/critic_state", TrainingState),
@@ -184,6 +199,40 @@ def test_the_batch_has_the_advantages_of_the_value_model(lab: Lab) -> None:
     assert 0 < tensors["right"].sum() < in_loss.sum()
     roles = {node.ref.key for node in lineage(lab.store, [batch])}
     assert {"run/2/values", "run/1/critic", "run/1/values", "first/grades"} <= roles
+
+
+def test_a_masked_completion_changes_neither_the_batch_of_the_policy_nor_the_value_model(lab: Lab) -> None:
+    """Its reward is 9: a value model that learned from it would differ, as the graded one shows.
+
+    A pass has one optimizer step. With more, the digest of the rollouts would decide which groups come first.
+    """
+    config = CONFIG.model_copy(update={"updates": 1, "epochs": 4, "lambda_policy": 0.9})
+    losses: dict[str, list[float]] = {}
+    values: dict[str, NDArray[np.float64]] = {}
+    batches: dict[str, dict[str, NDArray[Any]]] = {}
+    kinds: tuple[LastCompletion, ...] = ("masked", "absent", "graded")
+    for last in kinds:
+        sampled = lab.sampled(f"last/{last}", 7, lab.model, last)
+        first = lab.value(f"last/{last}/1", config=config, sampled=sampled)
+        losses[last] = [step["loss"] for step in lab.facts(first.critic.checkpoint)["steps"]]
+        second = lab.value(f"last/{last}/2", first.critic, config, sampled=sampled)
+        table, _ = lab.tables(second.values)
+        values[last] = table.head(17)["values"].explode().to_numpy()
+        for name, judged in (("grades", None), ("values", second.values)):
+            out = ArtifactAddress(lab.store, f"last/{last}/batch/{name}", Batch)
+            batch = pack(lab.ctx, PackConfig(), *sampled, judged, out=out)
+            batches[f"{last}, {name}"] = load(Artifact.open(lab.store, batch).read_bytes(BATCH_FILE))
+    np.testing.assert_allclose(losses["masked"], losses["absent"], rtol=1e-5)
+    np.testing.assert_allclose(values["masked"], values["absent"], rtol=1e-4, atol=1e-5)
+    assert abs(losses["graded"][0] - losses["masked"][0]) > 1.0
+    assert np.abs(values["graded"] - values["masked"]).max() > 0.01
+    for name, column in batches["masked, grades"].items():
+        np.testing.assert_array_equal(column, batches["absent, grades"][name])
+        np.testing.assert_allclose(
+            batches["masked, values"][name], batches["absent, values"][name], rtol=1e-4, atol=1e-5
+        )
+    of_graded = batches["graded, grades"]["completion_mask"].sum()
+    assert of_graded > batches["masked, grades"]["completion_mask"].sum()
 
 
 @pytest.mark.long

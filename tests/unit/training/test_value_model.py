@@ -38,9 +38,9 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def loaded(folder: Path, head: ValueHead, **trainable: Any) -> TrainedWeights:
+def loaded(folder: Path, head: ValueHead, hardware: TrainHardware = HARDWARE, **trainable: Any) -> TrainedWeights:
     shape = replace(read_shape(folder), value_head=head)
-    weights = TrainedWeights(shape, HARDWARE, CPU, False, TrainableConfig(**trainable))
+    weights = TrainedWeights(shape, hardware, CPU, False, TrainableConfig(**trainable))
     weights.load_checkpoint(folder)
     return weights
 
@@ -94,6 +94,30 @@ def test_a_value_is_read_from_the_state_before_its_token(policy: Path, tmp_path:
         expected += (states[2:-1] @ head[0]).tolist()
     assert expected[0] == pytest.approx(expected[3])
     np.testing.assert_allclose(values[in_loss], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_head_computes_in_fp32_when_the_decoder_computes_in_bf16(policy: Path, tmp_path: Path) -> None:
+    """Values are those of the bf16 states times the fp32 head: they are finer than the steps of bf16, and so is w."""
+    columns, hardware = tree_batch(1, [2, 3]), HARDWARE.model_copy(update={"compute_dtype": "bf16"})
+    weights = loaded(policy, "linear", hardware)
+    head = torch.randn(1, weights.shape.embed_dim, generator=torch.Generator().manual_seed(1))
+    weights.masters["value_head.weight"].data.copy_(head)
+    weights.refresh()
+    trainer = trainer_of(weights, tmp_path, columns, hardware=hardware)
+    states: list[torch.Tensor] = []
+    hook = weights.policy.get_submodule("value_head").register_forward_pre_hook(lambda _, seen: states.append(seen[0]))
+    trainer.recompute_old_logprobs()
+    hook.remove()
+    trainer.write_values()
+    values = load_file(tmp_path / "values")[VALUES]
+    values = values[~values.isnan()]
+    rounded = (torch.cat(states).bfloat16().float() @ head[0]).sort().values
+    torch.testing.assert_close(values.sort().values, rounded, atol=1e-6, rtol=1e-6)
+    assert int((values != values.bfloat16().float()).sum()) > len(values) // 2
+    for number, rows in trainer.steps():
+        trainer.step(number, rows, 1)
+    w = dict(weights.policy.named_parameters())["value_head.weight"]
+    assert torch.equal(w, weights.masters["value_head.weight"]) and not torch.equal(w, head)
 
 
 def test_a_bounded_head_begins_in_the_middle_and_stays_inside(policy: Path, tmp_path: Path) -> None:
