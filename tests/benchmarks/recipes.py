@@ -1,7 +1,8 @@
 """Does what every recipe asks for run? One small iteration of each: `python -m tests.benchmarks.recipes [NAME ...]`.
 
 Each is a whole `deerstalker train`, with vLLM and torchrun, of the recipe as `tests/support/scaled_recipes.py` scales
-it down. The figures show that something was sampled, graded and learned from, not the recipe's merit.
+it down. Recipes that others start from run first, also if they were not named. The figures show that something was
+sampled, graded and learned from, not the recipe's merit.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from flows.config.recipes import load_recipe, recipe_names
 from flows.lookup.history import read_run
 from flows.report.metrics import mean_known
 from tests.support.bars import Bar, add_json_option, tell
-from tests.support.scaled_recipes import scaled_settings, write_sums
+from tests.support.scaled_recipes import in_order, scaled_settings, write_sums
 
 
 def run(name: str, store: str, profile: str) -> dict[str, Any]:
@@ -40,12 +41,16 @@ def run(name: str, store: str, profile: str) -> dict[str, Any]:
 
 
 def figures(name: str, store: str) -> dict[str, Any]:
-    """Of the one iteration: mean reward, and means over its optimizer steps; None where nothing gave a signal."""
+    """Means over the iterations, of which a staged recipe has two, and over their optimizer steps.
+
+    A mean is None where nothing gave a signal.
+    """
     record = read_run(Store.open(store, writable=False), name)
-    (iteration,) = (one for one in record.iterations if one.number == 1)
-    steps = iteration.steps
+    iterations = [one for one in record.iterations if one.number]
+    steps = [step for one in iterations for step in one.steps]
     return {
-        "reward": iteration.facts("grade")["reward/mean"],
+        "reward": mean_known(one.facts("grade")["reward/mean"] for one in iterations),
+        "iterations": len(iterations),
         "steps": len(steps),
         "policy_loss": mean_known(step["policy_loss"] for step in steps),
         "grad_norm": mean_known(step["grad_norm"] for step in steps),
@@ -55,13 +60,15 @@ def figures(name: str, store: str) -> dict[str, Any]:
 def show(rows: list[dict[str, Any]], console: Console) -> None:
     """Prints the table, and the last words of what failed."""
     table = Table(title="one small iteration of each recipe", title_justify="left")
-    for name in ("recipe", "reward", "steps", "policy loss", "grad norm", "seconds", "exit status"):
+    for name in ("recipe", "reward", "iterations", "steps", "policy loss", "grad norm", "seconds", "exit status"):
         table.add_column(name, justify="left" if name == "recipe" else "right")
     for row in rows:
         numbers = (row.get(name) for name in ("reward", "policy_loss", "grad_norm"))
         reward, loss, norm = ("" if number is None else f"{number:.4g}" for number in numbers)
-        steps = str(row.get("steps", ""))
-        table.add_row(row["recipe"], reward, steps, loss, norm, f"{row['seconds']:.0f}", str(row["exit_status"]))
+        iterations, steps = (str(row.get(name, "")) for name in ("iterations", "steps"))
+        table.add_row(
+            row["recipe"], reward, iterations, steps, loss, norm, f"{row['seconds']:.0f}", str(row["exit_status"])
+        )
     console.print(table)
     for row in rows:
         if "error" in row:
@@ -77,7 +84,7 @@ def main() -> None:
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as scratch:
-        for name in options.recipes or recipe_names():
+        for name in in_order(options.recipes or recipe_names()):
             print(f"{name} ...", file=sys.stderr, flush=True)
             rows.append(run(name, options.store or scratch, options.profile))
     bars = [Bar.at_most("recipes that failed", sum(bool(row["exit_status"]) for row in rows), 0)]

@@ -1,32 +1,44 @@
 """Any recipe as one small iteration, to check on two cores that it runs, not that it learns.
 
-* The model (made from scratch), the kind of puzzles and the warm start (with more passes) are those of
-  `tests/support/tiny.toml`; a scratch model without a warm start has no signal. A recipe of mathematics learns from
-  sums that `write_sums` writes.
-* The model itself replaces a teacher of texts or of tokens.
-* Iterations, puzzles, group sizes and rounds of dynamic sampling are cut to a limit. There are at most as many
-  optimizer steps as puzzles, and no iterations with a frozen policy.
-* All lengths of completions are multiplied by one factor, which makes the longest completion 64 tokens; a row keeps
-  room for a prompt.
+* A model that is fetched becomes a small one from scratch, that of `tests/support/tiny.toml`; so does one from scratch.
+  A model that is a checkpoint of another run, or merged from several, stays one. The benchmark first makes these runs,
+  scaled down themselves (`needed_runs`); a merge takes them after their iteration, whatever was promoted.
+* A recipe of mathematics from a file, or of reasoning-gym, which is an optional package, learns from sums that
+  `write_sums` writes. Other recipes for a model of the hub learn from the board of `tiny.toml`. All others keep their
+  puzzles: board, environments of a mixture, concepts. The numbers of puzzles are cut.
+* The warm start is that of `tiny.toml` with more passes, also where the recipe has none: without it, a scratch model
+  has no signal. It teaches the texts that the recipe's own one teaches. A checkpoint or a merged model gets none.
+* The model itself replaces a teacher of texts or of tokens, and all models that are rated.
+* Puzzles, group sizes and rounds of dynamic sampling are cut to a limit, in evaluations and in the sampling of texts,
+  too. There are at most as many optimizer steps as puzzles, and no iterations with a frozen policy. A recipe without
+  iterations has one.
+* Of a staged recipe the first two stages are left, with one iteration each and the transition between them.
+* If completions in training may be longer than 128 tokens, all lengths are multiplied by one factor, which makes the
+  longest completion 64 tokens. A row has at least 512 tokens, so that it has room for a prompt. Answers in evaluations
+  have at most 32 tokens, sampled texts at most 64.
 * Everything else, which is the algorithm, stays: reward, advantage, loss, optimizer, schedules, reference, correction,
   early stop, graders, selection of texts.
-* Only the first stage of a staged recipe is left. The scaled model replaces all models that are rated.
 """
 
 import json
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from flows.compare.algorithm import algorithm
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_recipe
+from stages.curriculum.overlay import SECTIONS
 from stages.environments.generate import MathsConfig
+from stages.environments.reasoning_gym.config import ReasoningGymConfig
+from stages.models.merging.config import MergedModel
+from stages.models.source import HubModel, StoredModel
 
 TINY = Path(__file__).with_name("tiny.toml")
-PUZZLES, GROUP, ROUNDS, HELD_OUT, ANSWERS, TEXT_PUZZLES = 16, 8, 2, 8, 2, 48
+PUZZLES, GROUP, ROUNDS, HELD_OUT, ANSWERS, TEXT_PUZZLES, STAGES = 16, 8, 2, 8, 2, 48, 2
 WARM_START_EPOCHS = 16  # until answers have their form: else no answer is right, and binary rewards have no signal
-COMPLETION_TOKENS, EVALUATED_TOKENS, LEAST_ROW_TOKENS = 64, 32, 512
+SHORT_TOKENS, COMPLETION_TOKENS, EVALUATED_TOKENS, LEAST_ROW_TOKENS = 128, 64, 32, 512
 
 
 def scaled_settings(recipe: Recipe, sums: str = "sums.jsonl") -> list[str]:
@@ -36,21 +48,15 @@ def scaled_settings(recipe: Recipe, sums: str = "sums.jsonl") -> list[str]:
         recipe: The recipe.
         sums: The file of `write_sums`, from which a recipe of mathematics learns.
     """
-    tiny = tomllib.loads(TINY.read_text())
-    if isinstance(recipe.puzzles.puzzle, MathsConfig):
-        tiny["puzzles"]["puzzle"] = {**recipe.puzzles.puzzle.model_dump(exclude_unset=True), "path": sums}
+    factor = _length_factor(recipe)
     settings: dict[str, Any] = {
+        **_scaled_source(recipe, tomllib.loads(TINY.read_text()), sums),
         "iterations": 1,
-        "model": tiny["model"],
-        "puzzles": {**tiny["puzzles"], "val": HELD_OUT, "test": HELD_OUT},
-        "warm_start": {**tiny["warm_start"], "epochs": WARM_START_EPOCHS},
-        **_scaled_sections(recipe),
+        **_scaled_sections(recipe, factor),
     }
     if recipe.stages:
-        stage = recipe.stages[0].model_dump(mode="json", exclude={"iterations", "until"})
-        for name, value in _scaled_sections(recipe.in_stage(0)).items():
-            _set(stage, name.split("."), value)
-        settings["stages"] = [stage]
+        settings["iterations"] = STAGES
+        settings["stages"] = [_scaled_stage(recipe, number, factor) for number in range(STAGES)]
     if recipe.rate is not None:
         sampled = recipe.rate.sampling
         settings["rate.models"] = [{"name": model.name} for model in recipe.rate.models]
@@ -75,10 +81,76 @@ def scaled_settings(recipe: Recipe, sums: str = "sums.jsonl") -> list[str]:
     return [f"{key}={as_toml(value)}" for key, value in settings.items()]
 
 
-def _scaled_sections(recipe: Recipe) -> dict[str, Any]:
+def needed_runs(recipe: Recipe) -> list[str]:
+    """Returns the names of the runs whose checkpoints a recipe starts from; they must be in the same store."""
+    match recipe.model:
+        case StoredModel(name=name):
+            return [name]
+        case MergedModel(models=models, base=base):
+            return [*models, *([base] if base else [])]
+        case _:
+            return []
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Returns the names with those of the runs that they start from, each after those that it needs."""
+    ordered: list[str] = []
+    for name in names:
+        needed = needed_runs(load_recipe(name))
+        ordered += [one for one in [*in_order(needed), name] if one not in ordered]
+    return ordered
+
+
+def _scaled_source(recipe: Recipe, tiny: dict[str, Any], sums: str) -> dict[str, Any]:
+    """The changes to model, puzzles and warm start."""
+    sizes = {"train": tiny["puzzles"]["train"], "val": HELD_OUT, "test": HELD_OUT}
+    settings: dict[str, Any] = {f"puzzles.{split}": size for split, size in sizes.items()}
+    if isinstance(recipe.puzzles.puzzle, MathsConfig):
+        settings["puzzles.puzzle.path"] = sums
+    elif isinstance(recipe.puzzles.puzzle, ReasoningGymConfig):
+        settings["puzzles"] = {**sizes, "puzzle": {"environment": "maths", "path": sums, "question": "problem"}}
+    elif isinstance(recipe.model, HubModel):
+        settings["puzzles"] = {**sizes, "puzzle": tiny["puzzles"]["puzzle"]}
+    if isinstance(recipe.model, MergedModel):
+        settings["model.models"] = [f"{name}@1" for name in recipe.model.models]
+        if recipe.model.base:
+            settings["model.base"] = f"{recipe.model.base}@1"
+    elif not isinstance(recipe.model, StoredModel):
+        texts = recipe.warm_start.model_dump(include={"text", "style"}) if recipe.warm_start else {}
+        settings["model"] = tiny["model"]
+        settings["warm_start"] = {**tiny["warm_start"], **texts, "epochs": WARM_START_EPOCHS}
+    return settings
+
+
+def _length_factor(recipe: Recipe) -> float:
+    """The factor of all lengths of completions, by the longest completion of the recipe and of the stages left."""
+    parts = [recipe, *(recipe.in_stage(number) for number in range(min(STAGES, len(recipe.stages))))]
+    longest = max(part.sample.sampling.max_tokens for part in parts)
+    return 1.0 if longest <= SHORT_TOKENS else COMPLETION_TOKENS / longest
+
+
+def _scaled_stage(recipe: Recipe, number: int, factor: float) -> dict[str, Any]:
+    """A stage of one iteration, as its changes to the recipe; the last one that is left ends with the run."""
+    base = recipe.model_dump(mode="json", include=set(SECTIONS))
+    whole = recipe.stages[number].model_dump(mode="json", exclude={"iterations", "until"})
+    stage = _changes(base, whole)
+    for name, value in _scaled_sections(recipe.in_stage(number), factor).items():
+        _set(stage, name.split("."), value)
+    return stage if number == STAGES - 1 else {**stage, "iterations": 1}
+
+
+def _changes(base: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a table that differ from those of a base; `--set` takes no long values."""
+    different = {name: value for name, value in table.items() if name not in base or value != base[name]}
+    return {
+        name: _changes(base[name], value) if isinstance(value, dict) and isinstance(base.get(name), dict) else value
+        for name, value in different.items()
+    }
+
+
+def _scaled_sections(recipe: Recipe, factor: float) -> dict[str, Any]:
     """The changes to sections that a stage may have."""
     sampling, reward = recipe.sample.sampling, recipe.grade.reward
-    factor = min(1.0, COMPLETION_TOKENS / sampling.max_tokens)
     puzzles = min(PUZZLES, recipe.sample.puzzles_per_iteration)
     rounds = min(ROUNDS, recipe.sample.resample.max_rounds) if recipe.sample.resample else 0
     settings: dict[str, Any] = {
@@ -101,7 +173,7 @@ def _scaled_sections(recipe: Recipe) -> dict[str, Any]:
 
 def _set(table: dict[str, Any], path: list[str], value: Any) -> None:
     for key in path[:-1]:
-        table = table[key]
+        table = table.setdefault(key, {})
     table[path[-1]] = value
 
 
