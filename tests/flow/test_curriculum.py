@@ -51,7 +51,7 @@ def test_a_staged_run_that_is_killed_in_its_second_stage_goes_on(tmp_path: Path,
         ["2. long", "3 to 4", "with the run"],
     ]
 
-    assert "pass rates of start: 96 puzzles, accuracy " in (tmp_path / "log.txt").read_text(errors="replace")
+    assert "pass rates of start: 96 puzzles, accuracy " in command.log.read_text(errors="replace")
     record = read_run(store, "staged")
     assert newest_rates(record)["start"]["puzzles"] == 96
     assert [item.facts("sample").get("eligible_puzzles") is None for item in record.iterations[1:]] == [
