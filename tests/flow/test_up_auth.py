@@ -128,6 +128,7 @@ def test_puzzles_in_the_making_are_cancelled_soon(locked: Installation) -> None:
     locked.wait_for(run, "Cancelled")
 
 
+@pytest.mark.long
 def test_commands_find_it_from_anywhere(locked: Installation, tmp_path: Path) -> None:
     command = ["puzzles", "make", "--size", "reduced", "--count", "3", "--out", str(locked.store), "--json"]
     known = len(locked.api("POST", "/flow_runs/filter", {}))

@@ -128,11 +128,13 @@ def assert_as_one(folder: Path, layout: str) -> None:
     torch.testing.assert_close(scores, expected, atol=1e-5, rtol=1e-5, equal_nan=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", ["fsdp", "tensor"])
 def test_two_processes_equal_one(folder: Path, layout: str) -> None:
     assert_as_one(folder, layout)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("other", ["one", "fsdp"])
 def test_a_state_of_tensor_parallelism_continues_in_any_layout(folder: Path, other: str) -> None:
     assert_same(trained(folder / f"{other}-after-tensor"), trained(folder / "one" / "continued"))
