@@ -19,9 +19,9 @@ from stages.environments.tables import taught_passages
 from stages.grpo.groups import Branch, Group
 from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.tokenizers.chat import ChatTokenizer
+from stages.texts.supervised import check_fits, check_round_trip
 from stages.training.job import EpochOrder, LossConfig, OptimizerConfig
 from stages.training.launch import JobSettings, Target, Weights, train_and_publish
-from stages.training.supervised import check_fits, check_round_trip
 
 REVISION = 1
 _OTHER_TEXTS = "choose another model, or another warm_start.text"

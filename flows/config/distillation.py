@@ -9,9 +9,9 @@ from stages.environments.capabilities import ChecksFormat, WritesAnswers, Writes
 from stages.environments.corruption import NEEDED
 from stages.environments.puzzle import Taught
 from stages.grade import NeededCapability
-from stages.optional.distil import DistilConfig
 from stages.optional.sft import SftConfig
 from stages.sample import SampleConfig
+from stages.texts.selection import DistilConfig
 
 STUDENT = "student"
 SOLVER = "solver"

@@ -18,9 +18,9 @@ from stages.grpo.groups import Branch, Group
 from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.models.tokenizers.digest import tokenizer_digest
+from stages.texts.supervised import check_fits, check_round_trip, tokens_to_learn
 from stages.training.job import EpochOrder, LossConfig, OptimizerConfig
 from stages.training.launch import JobSettings, Target, Weights, train_and_publish
-from stages.training.supervised import check_fits, check_round_trip, tokens_to_learn
 from stages.training.trainable import TrainableConfig
 
 REVISION = 1

@@ -26,8 +26,9 @@ from stages.environments.tables import to_table
 from stages.models.from_scratch import ScratchModel
 from stages.models.source import materialise
 from stages.models.tokenizers.chat import ChatTokenizer
-from stages.optional.distil import DistilConfig, Room, TeacherText, distil, select
+from stages.optional.distil import distil
 from stages.optional.sft import SftConfig, learning_rate_of, sft, text_groups
+from stages.texts.selection import DistilConfig, Room, TeacherText, select
 
 SMALL = ScratchModel(hidden=32, layers=1, heads=1, kv_heads=1, head_dim=32, intermediate=32)
 TRAIN, HELD_OUT = 6, 2
@@ -193,8 +194,8 @@ def test_texts_that_an_earlier_version_selected_are_found(ctx: StageContext, puz
     }  # fmt: skip
     identity = Identity.of("distil", 1, settings, teacher=rollouts, puzzles=own)
     earlier = ArtifactAddress(ctx.store, "texts", Texts).attempt(identity).publish()
-    found = selected(ctx, DistilConfig(untrainable="refuse"), rollouts, own, model)
-    assert (found, found.reused) == (earlier, True)
+    texts = selected(ctx, DistilConfig(untrainable="refuse"), rollouts, own, model)
+    assert (texts, texts.reused) == (earlier, True)
 
 
 def test_only_texts_that_the_student_can_learn_are_kept(ctx: StageContext, puzzles: list[Puzzle]) -> None:
