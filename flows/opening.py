@@ -15,8 +15,9 @@ from artifacts.layout import RunLayout
 from artifacts.refresh import record_done, record_request
 from artifacts.store.store import Store
 from flows.config.compute_types import compute_types
-from flows.config.recipe import Recipe, check_sound
+from flows.config.recipe import Recipe
 from flows.config.recipes import load_profile, load_recipe
+from flows.config.soundness import check_sound
 from flows.inputs.models import hidden_size_of
 from flows.inputs.named import check_named
 from flows.lookup.checkpoints import with_fixed_names

@@ -1,0 +1,73 @@
+"""Checks of recipes for new runs: combinations of valid settings that cannot teach what they promise."""
+
+from artifacts.errors import BadInputError
+from flows.config.recipe import Recipe
+from stages.curriculum.levels import SHARES, is_share, rated_name
+from stages.curriculum.order import Pools
+from stages.sample import SampleConfig
+from stages.sampling.config import SamplingConfig
+
+_CHANGE_PROBABILITIES = ("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+"""Settings of the sampler, besides temperature, that make a token's probability differ from the model's."""
+
+
+def check_sound(recipe: Recipe) -> None:
+    """Refuses an unsound recipe. Call it for new runs only: a run that began before this check may continue.
+
+    Raises:
+        BadInputError: The loss uses the sampler's probabilities as the model's, but the sampler changes them; the
+            standard deviation of the batch would include groups that `sample.resample` drops; pools are formed by
+            numbers other than shares; or `distil.sample` reads pass rates, which are not known yet when it samples.
+    """
+    if recipe.distil is not None:
+        _check_known_columns(recipe.distil.sample)
+        _check_pools("distil.sample", recipe.distil.sample)
+    for part in recipe.parts:
+        _check_sound_part(part)
+
+
+def _check_known_columns(sample: SampleConfig) -> None:
+    """Refuses an order or a filter of the texts' puzzles that needs pass rates."""
+    for column in sample.columns:
+        if rated_name(column) is not None:
+            raise BadInputError(
+                "distil.sample",
+                f"its order or where reads {column!r}, but pass rates are measured after the texts are learned",
+                "columns of the puzzles, such as num_clues or difficulty:SIZE",
+                "choose another column, or leave it out",
+            )
+
+
+def _check_pools(section: str, sample: SampleConfig) -> None:
+    """Refuses pools by numbers other than shares, because all puzzles would be in one pool."""
+    if isinstance(sample.order, Pools) and not is_share(sample.order.column):
+        raise BadInputError(
+            f"{section}.order.column",
+            f"{sample.order.column!r}, which is no share from 0 to 1, so that pools cannot divide the puzzles",
+            f"{', '.join(f'{kind}:NAME' for kind in SHARES)}",
+            "choose one of them, or order the puzzles by 'ascending'",
+        )
+
+
+def _check_sound_part(recipe: Recipe) -> None:
+    _check_pools("sample", recipe.sample)
+    plain, drawn = SamplingConfig(), recipe.sample.sampling
+    changed = [name for name in _CHANGE_PROBABILITIES if getattr(drawn, name) != getattr(plain, name)]
+    if changed and (recipe.finetune.loss.old_logprobs == "sampler" or recipe.teach):
+        raise BadInputError(
+            f"sample.sampling.{changed[0]}",
+            f"{getattr(drawn, changed[0])}, so the sampler's probabilities are not the model's",
+            str(getattr(plain, changed[0])),
+            "a teacher compares with them" if recipe.teach else "or set finetune.loss.old_logprobs to trainer",
+        )
+    advantage = recipe.grade.advantage
+    for name, value, over_batch in (
+        ("scale", advantage.scale, "batch_std"),
+        ("baseline", advantage.baseline, "batch_mean"),
+    ):
+        if recipe.sample.resample and value == over_batch:
+            raise BadInputError(
+                f"grade.advantage.{name}",
+                f"{value}, which includes the groups that sample.resample drops",
+                f"another {name}, or no sample.resample",
+            )
