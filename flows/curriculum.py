@@ -137,7 +137,8 @@ def _check_columns(recipe: Recipe, train: pl.DataFrame) -> None:
 
 
 def _check_filters(recipe: Recipe, train: pl.DataFrame, levels: Ref[Levels] | None, run: Session) -> None:
-    """Checks before iteration 1 that the filter of each stage leaves puzzles by the first pass rates."""
+    """Checks before iteration 1 that each filter that reads pass rates leaves puzzles by the first of them."""
     table = None if levels is None else Artifact.open(run.ctx.store, levels).read_table(LEVELS_FILE, LEVELS)
     for part in recipe.parts:
-        eligible_puzzles(train, table, part.sample, remedy=f"{NEW_RUN}, with {WIDER}")
+        if part.sample.rated_names:
+            eligible_puzzles(train, table, part.sample, remedy=f"{NEW_RUN}, with {WIDER}")

@@ -16,7 +16,7 @@ from stages.fetch import fetch, identity_of
 from stages.merge import identity_of as identity_of_merge
 from stages.merge import merge
 from stages.models.merging.config import MergedModel
-from stages.models.source import FolderModel, ModelConfig, StoredModel
+from stages.models.source import FetchedModel, FolderModel, ModelConfig, StoredModel
 
 _MODELS = "models"
 
@@ -32,22 +32,17 @@ def fetched(stages: Stages, name: str, puzzles: Ref[Puzzles]) -> Ref[Checkpoint]
 
 
 def fixed_checkpoint(stages: Stages, name: str, setting: str, puzzles: Ref[Puzzles]) -> Ref[Checkpoint]:
-    """Returns the checkpoint that `name` means; refuses a name whose checkpoint may change before a run continues.
-
-    Args:
-        name: As for `fetched`.
-        setting: Key of the recipe that holds the name, for the error.
-        puzzles: Puzzles of the run.
+    """Returns the checkpoint that `name` means (see `find_fixed`); fetches a model source first.
 
     Raises:
-        BadInputError: The name is that of a run, whose promoted checkpoint may change; or there is no such checkpoint.
+        BadInputError: As for `find_fixed`, or the source cannot be fetched.
     """
-    check_fixed(name, setting, stages.ctx.store)
-    return fetched(stages, name, puzzles)
+    source = find_fixed(name, setting, stages.ctx.store)
+    return source if isinstance(source, Ref) else fetched_source(stages, source, puzzles)
 
 
-def check_fixed(name: str, setting: str, store: Store) -> None:
-    """Checks that the checkpoint or source that `name` means exists and is always the same; asks no hub.
+def find_fixed(name: str, setting: str, store: Store) -> Ref[Checkpoint] | FetchedModel:
+    """Returns the checkpoint or source that `name` means; refuses a name whose checkpoint may change during a run.
 
     Args:
         name: As for `fetched`.
@@ -55,7 +50,7 @@ def check_fixed(name: str, setting: str, store: Store) -> None:
         store: Store of the run.
 
     Raises:
-        BadInputError: As for `fixed_checkpoint`.
+        BadInputError: The name is that of a run, whose promoted checkpoint may change; or there is no such checkpoint.
     """
     source = find_checkpoint(name, store)
     if isinstance(source, Ref) and is_run_name(name) and source.key.startswith(f"{RunLayout(name).root}/"):
@@ -65,6 +60,7 @@ def check_fixed(name: str, setting: str, store: Store) -> None:
             "a name that always means the same checkpoint",
             f"write {source.key}",
         )
+    return source
 
 
 def fetched_source(

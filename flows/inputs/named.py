@@ -10,7 +10,7 @@ from artifacts.store.store import Store
 from flows.config.distillation import ANSWERS, SOLVER, STUDENT
 from flows.config.recipe import Recipe
 from flows.inputs.critics import check_stored
-from flows.inputs.models import check_fixed
+from flows.inputs.models import find_fixed
 from flows.lookup.checkpoints import published_checkpoint
 from stages.models.source import StoredModel
 from stages.optional.teach import POLICY
@@ -26,13 +26,13 @@ def check_named(recipe: Recipe, store: Store) -> None:
     """
     if recipe.teach is not None and recipe.teach.teacher != POLICY:
         with _named_by("teach.teacher"):
-            check_fixed(recipe.teach.teacher, "teach.teacher", store)
+            find_fixed(recipe.teach.teacher, "teach.teacher", store)
     if recipe.distil is not None and recipe.distil.teacher not in (SOLVER, STUDENT):
         with _named_by("distil.teacher"):
             if recipe.distil.teacher.startswith(ANSWERS):
                 Artifact.at(store, recipe.distil.teacher.rstrip("/"), Answers)
             else:
-                check_fixed(recipe.distil.teacher, "distil.teacher", store)
+                find_fixed(recipe.distil.teacher, "distil.teacher", store)
     if recipe.value is not None:
         check_stored(recipe.value, store)
     for model in recipe.rate.models if recipe.rate is not None else ():
