@@ -11,12 +11,15 @@ from artifacts.errors import BadInputError
 from stages.models.json_file import read_json
 from stages.models.tokenizers.chat_template import ChatTemplate
 
+_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_COUNTED_AT_ONCE = 512
+
 
 def find_chat_template(folder: Path) -> str | None:
-    """Returns the chat template of a model folder, or None if it has none.
+    """Returns the chat template of a model folder, or None if it has none; of several with names, `default`.
 
     Raises:
-        BadInputError: The template or `tokenizer_config.json` cannot be read.
+        BadInputError: The template or `tokenizer_config.json` cannot be read, or none of several is named `default`.
     """
     separate = folder / "chat_template.jinja"
     if separate.is_file():
@@ -24,8 +27,21 @@ def find_chat_template(folder: Path) -> str | None:
             return separate.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise BadInputError(str(separate), f"cannot be read ({error})", "a chat template in UTF-8") from error
-    template = read_json(folder / "tokenizer_config.json").get("chat_template")
-    return template if isinstance(template, str) else None
+    settings = folder / "tokenizer_config.json"
+    template = read_json(settings).get("chat_template")
+    if template is None or isinstance(template, str):
+        return template
+    if isinstance(template, dict):
+        named = cast("dict[object, object]", template)
+    else:
+        listed = cast("list[object]", template) if isinstance(template, list) else []
+        entries = [cast("dict[str, object]", entry) for entry in listed if isinstance(entry, dict)]
+        named = {entry.get("name"): entry.get("template") for entry in entries}
+    default = named.get("default")
+    if not isinstance(default, str):
+        found = f"chat templates named {', '.join(map(repr, named))}" if named else "a chat_template of another form"
+        raise BadInputError(str(settings), found, "a text, or a list with one named 'default'")
+    return default
 
 
 def _token_text(value: object) -> str | None:
@@ -62,11 +78,14 @@ class ChatTokenizer:
         self._tokenizer.no_truncation()
         self._settings = read_json(folder / "tokenizer_config.json")
         self._template.check()
+        added = self._tokenizer.get_added_tokens_decoder()
+        self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        """Ids of the tokens that `decode` leaves out."""
         self.eos_ids = self._find_eos_ids(folder)
         self._decoded = lru_cache(maxsize=1 << 16)(self._decode)
 
     def _find_eos_ids(self, folder: Path) -> tuple[int, ...]:
-        """Returns the ids that end a text: that of `eos_token` first, then those of the generation config or config.
+        """Returns the ids that end a text: those of `eos_token`, of generation config or config, and of the template.
 
         Raises:
             BadInputError: There are none, or a file cannot be read.
@@ -85,9 +104,23 @@ class ChatTokenizer:
             if token_id in eos_ids:
                 eos_ids.remove(token_id)
             eos_ids.insert(0, token_id)
+        token_id = self._end_of_message()
+        if token_id is not None and token_id not in eos_ids:
+            eos_ids.append(token_id)
         if not eos_ids:
             raise BadInputError(str(folder), "no end-of-sequence token", "eos_token in tokenizer_config.json")
         return tuple(eos_ids)
+
+    def _end_of_message(self) -> int | None:
+        """Returns the special token that the template writes after the assistant's message; None if there is none."""
+        question, answer = {"role": "user", "content": "1 + 1 = ?"}, {"role": "assistant", "content": "It is two"}
+        try:
+            (text,) = self._template.render([[question, answer]], add_generation_prompt=False, **self._special_tokens)
+        except BadInputError:
+            return None  # the template writes prompts only; whether it can is checked where a prompt is asked for
+        _, written, end = text.rpartition(answer["content"])
+        ids = self.text_ids(end.lstrip()) if written else []
+        return ids[0] if ids and ids[0] in self.special_ids else None
 
     @property
     def vocabulary_size(self) -> int:
@@ -100,15 +133,33 @@ class ChatTokenizer:
         Raises:
             BadInputError: The chat template fails, or exceeds its limit of time or length.
         """
-        names = ("bos_token", "eos_token", "pad_token", "unk_token")
-        special = {name: _token_text(self._settings.get(name)) or "" for name in names}
-        return self._template.render(
-            messages=[{"role": "user", "content": prompt}], add_generation_prompt=True, tools=None, **special
-        )
+        return self._prompt_texts([prompt])[0]
+
+    def _prompt_texts(self, prompts: Sequence[str]) -> list[str]:
+        conversations = [[{"role": "user", "content": prompt}] for prompt in prompts]
+        return self._template.render(conversations, add_generation_prompt=True, **self._special_tokens)
+
+    @property
+    def _special_tokens(self) -> dict[str, str]:
+        """The special tokens that have names, as variables of the template."""
+        texts = {name: _token_text(self._settings.get(name)) for name in _SPECIAL_TOKENS}
+        return {name: text for name, text in texts.items() if text is not None}
 
     def prompt_ids(self, prompt: str) -> list[int]:
         """Returns the token ids of one user message in the chat template, up to the start of the answer."""
         return self._tokenizer.encode(self.prompt_text(prompt), add_special_tokens=False).ids
+
+    def prompt_lengths(self, prompts: Sequence[str]) -> list[int]:
+        """Returns the number of tokens of each prompt, as `prompt_ids` gives them.
+
+        Raises:
+            BadInputError: As `prompt_text`.
+        """
+        lengths: list[int] = []
+        for start in range(0, len(prompts), _COUNTED_AT_ONCE):
+            texts = self._prompt_texts(prompts[start : start + _COUNTED_AT_ONCE])
+            lengths += map(len, self._tokenizer.encode_batch_fast(texts, add_special_tokens=False))
+        return lengths
 
     def answer_ids(self, answer: str) -> list[int]:
         """Returns the token ids of an answer with the end-of-sequence token."""

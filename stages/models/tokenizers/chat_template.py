@@ -1,4 +1,4 @@
-"""Renders a chat template in a separate process with limits, because the template is a program from a model folder."""
+"""Renders chat templates in a separate process with limits, because a template is a program from a model folder."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ import sys
 import threading
 import time
 import weakref
-from contextlib import suppress
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
 from artifacts.errors import BadInputError, TransientError
 
+Conversation = list[dict[str, str]]
+"""Messages, each with `role` and `content`."""
 MAX_SOURCE_CHARACTERS = 1_000_000
 MAX_TEXT_CHARACTERS = 4_000_000
 CPU_S = 2
@@ -28,13 +30,15 @@ _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH")
 _ANSWER_LIMIT_S = 120.0
 """Longest wait for an answer; only a process that is stopped takes so long, because `CPU_S` ends one that computes."""
 _ENDING_LIMIT_S = 10.0
+_AT_ONCE = 16
+"""Number of conversations in one request."""
 _CHILD = Path(__file__).with_name("chat_template_child.py")
 
 
 class ChatTemplate:
     """The chat template of a model folder.
 
-    The process that renders starts in the background. Templates with the same source share one process.
+    One process renders all templates. It starts in the background with the first of them.
 
     Args:
         source: The template in Jinja.
@@ -45,11 +49,11 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, where: str) -> None:
-        self._where = where
+        self._source, self._where = source, where
         if len(source) > MAX_SOURCE_CHARACTERS:
             size = f"a chat template of {len(source)} characters"
             raise BadInputError(where, size, f"at most {MAX_SOURCE_CHARACTERS}", "use the model's own")
-        self._renderer = _renderer(source)
+        self._renderer = _renderer()
 
     def check(self) -> None:
         """Compiles the template.
@@ -58,31 +62,39 @@ class ChatTemplate:
             BadInputError: The template is not valid Jinja.
             TransientError: The process that renders did not answer in time.
         """
-        reply = self._request({})
+        reply = self._request([], {})
         if "error" in reply:
             raise BadInputError(self._where, f"a chat template with an error ({reply['error']})", "valid Jinja")
 
-    def render(self, **variables: Any) -> str:
-        """Returns the text of a conversation.
+    def render(self, conversations: Sequence[Conversation], **variables: Any) -> list[str]:
+        """Returns the text of each conversation, as `apply_chat_template` of transformers writes it.
+
+        Args:
+            conversations: Conversations, each a list of messages with `role` and `content`.
+            **variables: Further variables of the template, such as `add_generation_prompt` and `eos_token`.
 
         Raises:
             BadInputError: The template fails, or exceeds its limit of time, memory or length.
             TransientError: The process that renders did not answer in time.
         """
-        reply = self._request({"variables": variables})
-        if "error" in reply:
-            raise BadInputError(
-                self._where, f"its chat template fails ({reply['error']})", "a template for one user message"
-            )
-        return reply["text"]
+        texts: list[str] = []
+        for start in range(0, len(conversations), _AT_ONCE):
+            reply = self._request(conversations[start : start + _AT_ONCE], variables)
+            if "error" in reply:
+                raise BadInputError(
+                    self._where, f"its chat template fails ({reply['error']})", "a template for one user message"
+                )
+            texts += reply["texts"]
+        return texts
 
-    def _request(self, request: dict[str, Any]) -> dict[str, str]:
+    def _request(self, conversations: Sequence[Conversation], variables: dict[str, Any]) -> dict[str, Any]:
         """Returns the answer to a request. If the process ended, perhaps killed by others, the request is sent again.
 
         Raises:
             BadInputError: The template computes for too long, or ended the process twice.
             TransientError: The process did not answer in time.
         """
+        request = {"source": self._source, "conversations": list(conversations), "variables": variables}
         for last in (False, True):
             try:
                 return self._renderer.answer(request)
@@ -105,16 +117,15 @@ class _EndedError(Exception):
         self.status = status
 
 
-@lru_cache(maxsize=4)
-def _renderer(source: str) -> _Renderer:
-    return _Renderer(source)
+@lru_cache(maxsize=1)
+def _renderer() -> _Renderer:
+    return _Renderer()
 
 
 class _Renderer:
-    """The process that renders one template. It is started again if it ended; threads share it."""
+    """The process that renders templates. It is started again if it ended; threads share it."""
 
-    def __init__(self, source: str) -> None:
-        self._source = source
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._start()
 
@@ -132,10 +143,8 @@ class _Renderer:
         )
         self._owner = os.getpid()
         self._end = weakref.finalize(self, _end, self._process)
-        with suppress(OSError):  # if the process ended, the first request reports that
-            self._send({"source": self._source})
 
-    def answer(self, request: dict[str, Any]) -> dict[str, str]:
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Sends a request and returns the answer.
 
         Raises:
@@ -160,7 +169,7 @@ class _Renderer:
         while remaining:
             remaining = remaining[stream.write(remaining) :]
 
-    def _receive(self) -> dict[str, str]:
+    def _receive(self) -> dict[str, Any]:
         deadline = time.monotonic() + _ANSWER_LIMIT_S
         (length,) = struct.unpack("<I", self._read(4, deadline))
         return json.loads(self._read(length, deadline))

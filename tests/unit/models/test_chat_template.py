@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -10,7 +12,6 @@ import pytest
 
 from artifacts.errors import BadInputError
 from stages.models.from_scratch import ScratchModel, make_scratch
-from stages.models.tokenizers import chat_template
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.models.tokenizers.chat_template import ChatTemplate
 from tests.support.waiting import wait_until
@@ -21,7 +22,8 @@ QUESTION = [{"role": "user", "content": "Who did it?"}]
 def rendered(source: str) -> str:
     template = ChatTemplate(source, "model")
     template.check()
-    return template.render(messages=QUESTION, add_generation_prompt=True)
+    (text,) = template.render([QUESTION], add_generation_prompt=True)
+    return text
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,8 @@ def test_a_template_that_does_not_compile_is_refused_before_it_is_used() -> None
 def test_a_text_with_everything_in_it_arrives_as_it_is() -> None:
     text = "\x00 € \U0001f50d " + "long " * 100_000
     template = ChatTemplate("{{ messages[0].content }}|{{ tools is none }}", "model")
-    assert template.render(messages=[{"content": text}], tools=None) == f"{text}|True"
+    texts = [text, *map(str, range(40))]
+    assert template.render([[{"content": text}] for text in texts]) == [f"{text}|True" for text in texts]
 
 
 def test_threads_share_one_process_which_is_started_again_when_it_was_killed() -> None:
@@ -83,7 +86,7 @@ def test_threads_share_one_process_which_is_started_again_when_it_was_killed() -
 
     def ask(number: int) -> None:
         for _ in range(50):
-            answers[number] = template.render(messages=[{"content": str(number)}])
+            (answers[number],) = template.render([[{"content": str(number)}]])
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -94,18 +97,78 @@ def test_threads_share_one_process_which_is_started_again_when_it_was_killed() -
     assert answers == {number: f"<{number}>" for number in range(4)}
 
 
-def test_the_process_ends_with_its_last_user() -> None:
-    chat_template._renderer.cache_clear()  # pyright: ignore[reportPrivateUsage]
-    template = ChatTemplate("{{ 'only here' }}", "model")
-    process = template._renderer._process  # pyright: ignore[reportPrivateUsage]
-    del template
-    chat_template._renderer.cache_clear()  # pyright: ignore[reportPrivateUsage]
-    wait_until(lambda: process.poll() is not None, 10.0)
+def test_the_process_ends_with_its_owner() -> None:
+    script = (
+        "from stages.models.tokenizers.chat_template import ChatTemplate;"
+        "t = ChatTemplate('{{ 1 }}', 'model'); print(t.render([[]])[0], t._renderer._process.pid)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    text, process = done.stdout.split()
+    assert text == "1"
+    wait_until(lambda: not Path(f"/proc/{process}").exists(), 10.0)
+
+
+EVERYTHING = (
+    "{% if bos_token is defined %}{{ bos_token }}{% endif %}{{ strftime_now('%Y') }}"
+    "{%- for message in messages %}{% if loop.index > 9 %}{% break %}{% endif %}\n"
+    "<|user|>{{ {'b': 'é<', 'a': 1} | tojson(indent=1, sort_keys=true) }}"
+    "{% generation %}{{ message.content }}{% endgeneration %}{{ documents is none }}{{ tools is none }}"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        EVERYTHING,
+        [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": EVERYTHING}],
+        {"rag": "documents", "default": EVERYTHING},
+    ],
+    ids=["one", "a list with names", "a table with names"],
+)
+def test_a_prompt_is_the_one_that_transformers_writes(tmp_path: Path, template: object) -> None:
+    from transformers import AutoTokenizer
+
+    model_with(tmp_path, template)
+    expected = AutoTokenizer.from_pretrained(tmp_path).apply_chat_template(
+        QUESTION, add_generation_prompt=True, tokenize=False
+    )
+    assert ChatTokenizer(tmp_path).prompt_text("Who did it?") == expected
+
+
+@pytest.mark.parametrize("template", [[{"name": "tool_use", "template": "tools"}], {"rag": "documents"}, [1]])
+def test_templates_without_a_default_are_refused(tmp_path: Path, template: object) -> None:
+    model_with(tmp_path, template)
+    with pytest.raises(BadInputError, match=r"tokenizer_config\.json: .*; expected a text, or a list with one named"):
+        ChatTokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("template", "ends"),
+    [
+        ("{% for m in messages %}{{ m.role }} {{ m.content }} \n<|user|>{% endfor %}", ["<|end|>", "<|user|>"]),
+        ("{% for m in messages %}{{ m.content }}<|end|><|user|>{% endfor %}", ["<|end|>"]),
+        ("{% for m in messages %}{{ m.content }}\n{% endfor %}", ["<|end|>"]),
+        ("<|user|>{{ messages[0].content }}<|assistant|>", ["<|end|>"]),
+        ("{% for m in messages %}{% if m.role != 'user' %}{{ raise_exception('no') }}{% endif %}{% endfor %}", ["<|end|>"]),
+    ],
+    ids=["its own", "the model's", "no token", "prompts only", "refuses answers"],
+)  # fmt: skip
+def test_the_token_that_a_template_writes_after_an_answer_is_an_end_token(
+    tmp_path: Path, template: str, ends: list[str]
+) -> None:
+    model_with(tmp_path, template)
+    chat = ChatTokenizer(tmp_path)
+    assert [chat.text_ids(end) for end in ends] == [[token_id] for token_id in chat.eos_ids]
+
+
+def model_with(folder: Path, template: object) -> None:
+    make_scratch(ScratchModel(vocabulary=300), ["Who did it?"], folder)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": template}))
 
 
 def test_a_tokenizer_of_such_a_model_is_refused(tmp_path: Path) -> None:
-    make_scratch(ScratchModel(vocabulary=300), ["Who did it?"], tmp_path)
-    path = tmp_path / "tokenizer_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": "{{ 1/0 }}"}))
+    model_with(tmp_path, "{{ 1/0 }}")
     with pytest.raises(BadInputError, match="its chat template fails"):
         ChatTokenizer(tmp_path).prompt_ids("Who?")

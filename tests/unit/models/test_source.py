@@ -140,8 +140,8 @@ def test_the_white_space_of_a_template_survives_a_system_prompt_and_a_conversati
     template = "\n  {% for message in messages %}[{{ message['content'] }}]\n{% endfor %}"
     changed = ChatTemplate(with_system_prompt(template, "Be brief."), "test")
     user, system = {"role": "user", "content": "Hi"}, {"role": "system", "content": "Be long."}
-    assert changed.render(messages=[user]) == "\n[Be brief.]\n[Hi]\n"
-    assert changed.render(messages=[system, user]) == "\n[Be long.]\n[Hi]\n"
+    assert changed.render([[user]]) == ["\n[Be brief.]\n[Hi]\n"]
+    assert changed.render([[system, user]]) == ["\n[Be long.]\n[Hi]\n"]
 
 
 def test_a_template_that_drops_the_system_prompt_is_refused(folder: Path, tmp_path: Path) -> None:
