@@ -14,7 +14,7 @@ from artifacts.documents.parsing import is_file
 from artifacts.errors import BadInputError
 from artifacts.refs import Ref
 from artifacts.store.store import Store
-from flows.cli.console.options import STORED, Flag, ProfileName, Stored
+from flows.cli.console.options import STORED, Flag, ProfileName, Repeated, Stored
 from flows.cli.console.output import print_json, terminal
 from flows.cli.console.puzzle_checks import not_provable, puzzle_at
 from flows.cli.console.texts import read_text_argument
@@ -56,6 +56,8 @@ def solve(
     temperature: float = 0.0,
     max_tokens: int = 256,
     tool_calls: int = 0,
+    stop: Annotated[tuple[str, ...], Repeated] = (),
+    stop_token_ids: Annotated[tuple[int, ...], Repeated] = (),
     explain: Flag = False,
     profile: ProfileName = "cpu",
     options: Stored = STORED,
@@ -72,6 +74,8 @@ def solve(
         temperature: Sampling temperature; 0 takes the most likely answer.
         max_tokens: Maximum length of an answer, in tokens.
         tool_calls: Number of times that an answer may ask the environment's solver.
+        stop: String that ends an answer; may be repeated.
+        stop_token_ids: Token that ends an answer, besides the model's own; may be repeated.
         explain: Print the answer line by line with a verdict on each statement about the puzzle, the clues that decide
             it, and the first false step.
     """
@@ -84,6 +88,8 @@ def solve(
         "temperature": temperature,
         "max_tokens": max_tokens,
         "tool_calls": tool_calls,
+        "stop": stop,
+        "stop_token_ids": stop_token_ids,
     }
     sampling = validate(SamplingConfig, settings, "solve")
     told = solver_of(question, file) if sampling.tool_calls else None

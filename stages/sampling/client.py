@@ -24,7 +24,7 @@ class Prompt:
         max_tokens: Largest number of tokens of a completion, if it differs from `SamplingConfig.max_tokens`.
         seed: Seed of the request; None for the engine's generator.
         stop: Strings that end a completion, besides `SamplingConfig.stop`.
-        stop_token_ids: Tokens that end a completion, besides the model's end tokens.
+        stop_token_ids: Tokens that end a completion, besides those of the model and `SamplingConfig.stop_token_ids`.
     """
 
     prompt_id: str
@@ -138,12 +138,12 @@ def request_body(prompt: Prompt, config: SamplingConfig, eos_token_ids: Sequence
         "frequency_penalty": config.frequency_penalty,
         "max_tokens": prompt.max_tokens or config.max_tokens,
         "min_tokens": 0,
-        "stop_token_ids": [*eos_token_ids, *prompt.stop_token_ids],
+        "stop_token_ids": [*eos_token_ids, *config.stop_token_ids, *prompt.stop_token_ids],
         "ignore_eos": False,
         "logprobs": 0,
         "flat_logprobs": True,
         "detokenize": bool(stop),
-        "skip_special_tokens": True,
+        "skip_special_tokens": False,  # so that a stop string finds them; the text itself is not read
     }
     if stop:
         sampling["stop"] = stop

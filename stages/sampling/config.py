@@ -63,7 +63,15 @@ class SamplingConfig(Config):
         description="Number of calls of the environment's solver that a completion may make; later calls stay without "
         "an answer. The answers' tokens do not count in `max_tokens`. 0: no tool",
     )
-    stop: tuple[str, ...] = Field(default=(), description="Strings that end a completion; none by default")
+    stop: tuple[str, ...] = Field(
+        default=(), description="Strings that end a completion, special tokens included; none by default"
+    )
+    stop_token_ids: Annotated[tuple[Annotated[int, Field(ge=0, le=10_000_000)], ...], Added(before=())] = Field(
+        default=(),
+        max_length=1000,
+        description="Tokens that end a completion, besides the model's end tokens: those of its generation config, and "
+        "the one that its chat template writes after an answer",
+    )
     early_stop: EarlyStopConfig | None = Field(
         default=None, description="Rule by which hopeless completions end early; null disables it"
     )

@@ -150,7 +150,7 @@ class Interview:
         ids = reply.token_ids
         if reply.finish_reason != "stop" or not ids:
             return ids
-        if ids[-1] in self.tokenizer.eos_ids or self._special(stop) == ids[-1]:
+        if ids[-1] in {*self.tokenizer.eos_ids, *self.tokenizer.special_ids, *self.sampled.stop_token_ids}:
             return ids[:-1]
         start = reply.text.rfind(stop) if stop else -1
         if start < 0:
@@ -158,9 +158,9 @@ class Interview:
         return [token for token, end in zip(ids, self.tokenizer.token_ends(ids), strict=True) if end <= start]
 
     def _special(self, stop: str) -> int | None:
-        """Returns the first token of a stop text if decoding omits it, so that the engine cannot find the text."""
+        """Returns the first token of a stop text if decoding omits it, so that `without_end` cannot find the text."""
         ids = self.tokenizer.text_ids(stop) if stop else []
-        return ids[0] if ids and not self.tokenizer.decode(ids[:1]) else None
+        return ids[0] if ids and ids[0] in self.tokenizer.special_ids else None
 
     def table(self) -> pl.DataFrame:
         """Returns all rounds: rows of the `rounds` schema."""

@@ -215,6 +215,32 @@ def test_a_request_the_engine_refuses_is_bad_input_and_harms_nothing(engine: Eng
     assert_samples_are_of(models["a"], engine, "digest-a")
 
 
+@pytest.mark.parametrize("way", ["stop", "stop_token_ids", "template"])
+def test_a_special_token_ends_completions(engine: Engine, models: dict[str, Path], tmp_path: Path, way: str) -> None:
+    """`<|user|>`, which is no end token of the model: as a stop string, by its id, and named by the chat template only.
+
+    The token is the completion's last, so the trainer learns it, and no part of the text, which is graded.
+    """
+    shutil.copytree(models["a"], tmp_path / "model")
+    if way == "template":
+        template = "{% for m in messages %}<|assistant|>{{ m.content }}<|user|>{% endfor %}"
+        (tmp_path / "model" / "chat_template.jinja").write_text(template)
+    chat = ChatTokenizer(tmp_path / "model")
+    (special,) = chat.text_ids("<|user|>")
+    stop: dict[str, tuple[str, ...] | tuple[int, ...]] = {"stop": ("<|user|>",), "stop_token_ids": (special,)}
+    config = SamplingConfig(samples_per_prompt=64, max_tokens=60, **({way: stop[way]} if way in stop else {}))
+    engine.ensure(tmp_path / "model", "digest-a")
+    groups = list[GroupSamples]()
+    engine.sample_groups(prompts(4), config, groups.append)
+    completions = [completion for group in groups for completion in group.completions]
+    holding = [completion for completion in completions if special in completion.token_ids]
+    assert len(holding) > 10
+    for completion in holding:
+        assert completion.token_ids.index(special) == len(completion.token_ids) - 1
+        assert completion.finish_reason == "stop"
+        assert completion.text == chat.decode(completion.token_ids[:-1])
+
+
 def test_hopeless_completions_end_inside_the_engine(engine: Engine, models: dict[str, Path]) -> None:
     """With alpha 1/2 a few unlikely tokens are enough; without the rule the same prompt runs to the limit."""
     engine.ensure(models["a"], "a")

@@ -97,6 +97,10 @@ class MeasureOptions:
         Maximum length of an answer, in tokens.
     tool_calls
         Number of times that an answer may ask the environment's solver.
+    stop
+        String that ends an answer; may be repeated.
+    stop_token_ids
+        Token that ends an answer, besides the model's own; may be repeated.
     greedy
         Also take the most likely answer of each puzzle.
     strategy
@@ -110,6 +114,8 @@ class MeasureOptions:
     top_p: float = 1.0
     max_tokens: int = 256
     tool_calls: int = 0
+    stop: Annotated[tuple[str, ...], Repeated] = ()
+    stop_token_ids: Annotated[tuple[int, ...], Repeated] = ()
     greedy: Annotated[bool, Optional] = True
     strategy: Annotated[tuple[str, ...], Repeated] = ()
 
@@ -130,6 +136,8 @@ class MeasureOptions:
             "top_p": self.top_p,
             "max_tokens": self.max_tokens,
             "tool_calls": self.tool_calls,
+            "stop": self.stop,
+            "stop_token_ids": self.stop_token_ids,
         }
         count = {} if self.count is None else {"puzzles": self.count}
         return {**count, "sampled": sampled, "greedy": self.greedy, **strategies}

@@ -150,7 +150,7 @@ def test_templates_without_a_default_are_refused(tmp_path: Path, template: objec
         ("{% for m in messages %}{{ m.content }}<|end|><|user|>{% endfor %}", ["<|end|>"]),
         ("{% for m in messages %}{{ m.content }}\n{% endfor %}", ["<|end|>"]),
         ("<|user|>{{ messages[0].content }}<|assistant|>", ["<|end|>"]),
-        ("{% for m in messages %}{% if m.role != 'user' %}{{ raise_exception('no') }}{% endif %}{% endfor %}", ["<|end|>"]),
+        ("{% if messages[1] %}{{ raise_exception('no') }}{% endif %}{{ messages[0].content }}<|user|>", ["<|end|>"]),
     ],
     ids=["its own", "the model's", "no token", "prompts only", "refuses answers"],
 )  # fmt: skip

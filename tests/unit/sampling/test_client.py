@@ -50,7 +50,7 @@ def test_every_sampling_parameter_is_sent_and_no_seed() -> None:
     named = {
         name: value
         for name, value in config.model_dump().items()
-        if name not in ("samples_per_prompt", "stop", "early_stop", "tool_calls")
+        if name not in ("samples_per_prompt", "stop", "stop_token_ids", "early_stop", "tool_calls")
     }
     assert named.items() <= sampling.items()
     assert sampling["n"] == 3
@@ -60,6 +60,9 @@ def test_every_sampling_parameter_is_sent_and_no_seed() -> None:
     assert (sampling["detokenize"], "stop" in sampling) == (False, False)
     stopping = request_body(Prompt("p", [4]), SamplingConfig(stop=("END",)), (1,))["sampling_params"]
     assert (stopping["detokenize"], stopping["stop"]) == (True, ["END"])
+    assert stopping["skip_special_tokens"] is False
+    tokens = request_body(Prompt("p", [4], stop_token_ids=(9,)), SamplingConfig(stop_token_ids=(8,)), (1,))
+    assert tokens["sampling_params"]["stop_token_ids"] == [1, 8, 9]
     assert "extra_args" not in sampling
     turn = request_body(Prompt("p", [4], samples=1, max_tokens=5, seed=6, stop=("</ask>",)), config, (1,))
     continued = turn["sampling_params"]

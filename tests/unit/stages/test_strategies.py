@@ -27,14 +27,14 @@ SAMPLED = HeldOutSampling(samples_per_prompt=2, max_tokens=64)
 COUNT = 4
 
 
-def evaluated(place: Place, *strategies: dict[str, Any]) -> Artifact:
+def evaluated(place: Place, *strategies: dict[str, Any], **sampled: Any) -> Artifact:
     """The report of an evaluation with strategies of the first puzzles."""
-    return Artifact.open(place.ctx.store, report_of(place, *strategies))
+    return Artifact.open(place.ctx.store, report_of(place, *strategies, **sampled))
 
 
-def report_of(place: Place, *strategies: dict[str, Any]) -> Ref[Report]:
+def report_of(place: Place, *strategies: dict[str, Any], **sampled: Any) -> Ref[Report]:
     config = EvaluateConfig.model_validate(
-        {"puzzles": COUNT, "sampled": SAMPLED, "greedy": False, "strategies": strategies}
+        {"puzzles": COUNT, "sampled": {**SAMPLED.model_dump(), **sampled}, "greedy": False, "strategies": strategies}
     )
     out = ArtifactAddress(place.ctx.store, "report", Report)
     return evaluate(place.ctx, config, place.weights, place.puzzles, split="val", out=out)
@@ -248,6 +248,9 @@ class Forced(Speaker):
             chosen["token_ids"] = self.tokenizer.text_ids(words)
             chosen["logprobs"]["content"].pop()
             chosen["finish_reason"] = "length" if text.endswith("...") else "stop"
+        if text.endswith("<|user|>"):
+            chosen["token_ids"] = self.tokenizer.text_ids(text)
+            chosen["logprobs"]["content"].pop()
         return chosen
 
 
@@ -297,6 +300,19 @@ def test_waiting_drops_the_end_and_counts_in_the_budget(forced: tuple[Place, For
     final = rounds.filter("final")
     assert final["exact"].all()
     assert final["text"][0] == f"{WRONG}Wait{WRONG}Wait\n{write_answer(puzzles[0])}"
+
+
+def test_a_stop_token_of_the_evaluation_is_no_part_of_the_thinking(
+    forced: tuple[Place, Forced], puzzles: list[Puzzle]
+) -> None:
+    place, speaker = forced
+    ids = speaker.tokenizer.text_ids
+    for puzzle in puzzles[:COUNT]:
+        speaker.teach(puzzle.prompt, [], "Hm.<|user|>", WRONG)
+        speaker.teach(puzzle.prompt, [*ids("Hm."), *ids("Wait")], f"\n{write_answer(puzzle)}")
+    strategy = {"strategy": "budget_forcing", "budget": 60, "waits": 1}
+    rounds = rounds_of(evaluated(place, strategy, stop_token_ids=ids("<|user|>")))
+    assert rounds.filter("final")["exact"].all()
 
 
 def test_a_text_that_ends_the_thinking_stays_between_thinking_and_answer(
