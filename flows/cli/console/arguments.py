@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from cyclopts import App, Token, convert
 
@@ -40,12 +40,14 @@ def exact_number(kind: type, tokens: Sequence[Token]) -> Any:
     """Converts an argument as cyclopts does, but refuses 1.5 for a whole number, and `nan` and infinities.
 
     Raises:
-        BadInputError: `kind` is int and the text is not a whole number, or `kind` is float and it is not finite.
+        BadInputError: `kind` is int and the text is not a whole number, or `kind` is float and it is not finite. The
+            same holds for the elements of a tuple.
     """
+    each = get_args(kind)[0] if get_origin(kind) is tuple else kind
     for token in tokens:
-        if kind is int and not _WHOLE.fullmatch(token.value):
+        if each is int and not _WHOLE.fullmatch(token.value):
             raise _no_number(token, "a whole number of at most 18 digits")
-        if kind is float and not _finite(token.value):
+        if each is float and not _finite(token.value):
             raise _no_number(token, "a finite number")
     return convert(kind, tokens)
 
