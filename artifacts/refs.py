@@ -12,6 +12,10 @@ class Puzzles(Kind):
     """Puzzle sets, one table for each split."""
 
 
+class PromptLengths(Kind):
+    """Numbers of tokens of a puzzle set's prompts under one tokenizer and chat template."""
+
+
 class Draw(Kind):
     """A stretch of a generator's stream of puzzles. Puzzle sets are made of stretches."""
 

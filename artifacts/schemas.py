@@ -73,6 +73,19 @@ PUZZLES = TableSchema(
     name="puzzles",
 )
 
+LENGTHS_FILE = "lengths.parquet"
+"""The table of a puzzle set's prompt lengths."""
+PROMPT_LENGTHS = TableSchema(
+    {
+        "split": pa.Column(pl.String, pa.Check.isin(["train", "val", "test"])),
+        "puzzle_id": _ID,
+        "tokens": pa.Column(pl.Int32, pa.Check.ge(0)),  # chat template included
+    },
+    strict=True,
+    ordered=True,
+    name="prompt_lengths",
+)
+
 ROLLOUTS = TableSchema(
     {
         "puzzle_id": _ID,

@@ -15,6 +15,7 @@ from artifacts.schemas import LEVELS, LEVELS_FILE, PUZZLES
 from flows import iteration as main_path
 from flows.config.recipe import Recipe
 from flows.inputs.models import fetched_source
+from flows.inputs.prompts import refuse_overlong
 from flows.iteration import Position
 from flows.lookup.preparation import rate_line, rates_in
 from flows.session import Session
@@ -39,8 +40,11 @@ class StagedPosition(Position):
     transition: Ref[Transition] | None = None
 
 
-def first_position(run: Session, puzzles: Ref[Puzzles]) -> Position:
+def first_position(run: Session, puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles], Position]:
     """Returns the position before iteration 1, with the pass rates of the models that the recipe names.
+
+    Returns:
+        The puzzles, without those whose prompts are overlong if the recipe drops them, and the position of the run.
 
     Raises:
         BadInputError: The puzzles lack a column of the curriculum, or a filter takes too few of them.
@@ -50,21 +54,24 @@ def first_position(run: Session, puzzles: Ref[Puzzles]) -> Position:
     train = Artifact.open(run.ctx.store, puzzles).read_table("train.parquet", PUZZLES) if reads_columns else None
     if train is not None:
         _check_columns(recipe, train)
-    position = main_path.first_position(run, puzzles)
+    puzzles, position = main_path.first_position(run, puzzles)
     if recipe.rate is not None:
         start = position.weights.checkpoint
         checkpoints: dict[str, Ref[Checkpoint]] = {
             model.name: start if model.source is None else fetched_source(run, model.source, puzzles)
             for model in recipe.rate.models
         }
+        for checkpoint in checkpoints.values():
+            refuse_overlong(run, checkpoint, puzzles, "train")
         out = run.address(run.layout.levels, Levels)
         levels = run.run(rate, recipe.rate, checkpoints, puzzles, split="train", out=out)
         for name, figures in rates_in(Artifact.open(run.ctx.store, levels).manifest.facts).items():
             run.live.line(f"pass rates of {name}: {rate_line(figures)}")
         position = replace(position, levels=levels)
     if train is not None:
+        train = Artifact.open(run.ctx.store, puzzles).read_table("train.parquet", PUZZLES)
         _check_filters(recipe, train, position.levels, run)
-    return position
+    return puzzles, position
 
 
 def staged_iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> Position:

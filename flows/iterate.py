@@ -60,8 +60,7 @@ def iterate(request: IterateRequest) -> str:
     refuse_undivided(recipe, profile.trainer, profile.engine)
     with opened_run(store, record.layout, recipe, profile, request.refresh) as run:
         ahead.check_overlap(run)
-        puzzles = publish_set(run, recipe.puzzles)
-        position = first_position(run, puzzles)
+        puzzles, position = first_position(run, publish_set(run, recipe.puzzles))
         for n in range(1, last + 1):
             position = ahead.overlapped_iteration(staged_iteration, run, puzzles, position, n, last)
             run.iteration_finished(n)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from artifacts.refs import Batch, Checkpoint, Decision, Grades, Levels, Puzzles, Ref, Report, Rollouts, TrainingState
 from flows.inputs.judges import Judges, first_judges, judge
 from flows.inputs.models import fetched_source
+from flows.inputs.prompts import fitting_puzzles
 from flows.inputs.teachers import distilled
 from flows.session import Session
 from stages.evaluate import evaluate
@@ -89,10 +90,15 @@ def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> P
     return Position(weights_after(decision, weights, run.ctx), decision, judged.judges)
 
 
-def first_position(run: Session, puzzles: Ref[Puzzles]) -> Position:
-    """Fetches the model, trains it on texts if the recipe says so, promotes it, and returns the position of the run."""
+def first_position(run: Session, puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles], Position]:
+    """Fetches the model, trains it on texts if the recipe says so, and promotes it.
+
+    Returns:
+        The puzzles, without those whose prompts are overlong if the recipe drops them, and the position of the run.
+    """
     recipe = run.recipe
     weights = fetched_source(run, recipe.model, puzzles, recipe.taught)
+    puzzles = fitting_puzzles(run, weights, puzzles)
     if recipe.warm_start is not None:
         out = run.address(run.layout.warm_start("checkpoint"), Checkpoint)
         weights = run.run(warm_start, recipe.warm_start, weights, puzzles, out=out)
@@ -110,4 +116,4 @@ def first_position(run: Session, puzzles: Ref[Puzzles]) -> Position:
         pointer=run.layout.promoted,
         out=run.at(0, "decision", Decision),
     )
-    return Position(Weights(weights, reference=weights), decision, judges)
+    return puzzles, Position(Weights(weights, reference=weights), decision, judges)

@@ -25,8 +25,7 @@ def train(request: RunRequest) -> str:
         ahead.check_overlap(run, request.role)
         if request.role == "sampler":
             return _sample_ahead(run)
-        puzzles = publish_set(run, run.recipe.puzzles)
-        position = first_position(run, puzzles)
+        puzzles, position = first_position(run, publish_set(run, run.recipe.puzzles))
         run.iteration_finished(0)
         _measure(run, position, puzzles, "before")
         for n in range(1, run.recipe.iterations + 1):
@@ -42,8 +41,8 @@ def train(request: RunRequest) -> str:
 def _sample_ahead(run: Session) -> str:
     """Samples every iteration for another flow run, which does all else, and returns the key of the run."""
     ahead.wait_for_start(run)
-    puzzles = publish_set(run, run.recipe.puzzles)
-    ahead.sample_all(run, puzzles, first_position(run, puzzles), run.recipe.iterations)
+    puzzles, position = first_position(run, publish_set(run, run.recipe.puzzles))
+    ahead.sample_all(run, puzzles, position, run.recipe.iterations)
     return run.layout.root
 
 

@@ -4,7 +4,7 @@ import hashlib
 import time
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -12,7 +12,7 @@ from artifacts.address import ArtifactAddress
 from artifacts.config import Config
 from artifacts.documents.parsing import is_file
 from artifacts.errors import BadInputError
-from artifacts.identity import Identity, settings_of
+from artifacts.identity import Added, Identity, settings_of
 from artifacts.reading import Artifact
 from artifacts.refs import Puzzles, Ref
 from artifacts.schemas import PUZZLES
@@ -44,6 +44,11 @@ class PrepareConfig(Config):
         default=64, ge=0, le=10_000_000, description="Number of held-out puzzles for the final measurement only."
     )
     seed: int = Field(default=0, ge=0, description="Seed of the generator, or of the choice of questions from a file.")
+    overlong: Annotated[Literal["refuse", "drop"], Added(before="refuse")] = Field(
+        default="refuse",
+        description="Prompts that leave no room for an answer in the model's context: refuse ends the run before it "
+        "samples, drop leaves their puzzles out and counts them.",
+    )
     file: str | None = Field(
         default=None, description="Read this file, JSON in the published format, into the test split."
     )
@@ -114,6 +119,8 @@ def source_of(config: PrepareConfig) -> ItemSource | None:
 def identity_of(config: PrepareConfig, source: ItemSource | None = None) -> Identity:
     """Returns the identity of a puzzle set. A file enters it by its content, not by its path.
 
+    `overlong` is not part of it, because the set is shared by models with other contexts.
+
     Args:
         config: The set.
         source: Its source if it is open; None to open it.
@@ -121,6 +128,7 @@ def identity_of(config: PrepareConfig, source: ItemSource | None = None) -> Iden
     Raises:
         BadInputError: The file does not exist.
     """
+    config = config.model_copy(update={"overlong": "refuse"})
     if (source := source or source_of(config)) is not None:
         return Identity.of("prepare", REVISION, {**settings_without_locations(config), **source.identity})
     if config.file is None:
@@ -135,6 +143,7 @@ def settings_without_locations(config: PrepareConfig) -> dict[str, Any]:
     """Returns the settings of a listed set without those that only say where its items are."""
     assert isinstance(config.puzzle, SourceConfig)
     settings = settings_of(config)
+    settings.pop("overlong", None)
     for name in config.puzzle.LOCATIONS:
         del settings["puzzle"][name]
     return settings

@@ -15,7 +15,7 @@ from artifacts.schemas import LEVELS, LEVELS_FILE, PUZZLES
 from stages.context import StageContext
 from stages.curriculum.levels import rated_name
 from stages.curriculum.order import Order, Selection, Shuffled, columns_of, eligible, take
-from stages.sampling.collect import check_longest, collect
+from stages.sampling.collect import collect
 from stages.sampling.config import SamplingConfig
 from stages.sampling.resample import STEM, ResampleConfig, collect_mixed
 
@@ -94,7 +94,7 @@ def sample(
 
     Raises:
         BadInputError: The filter leaves fewer puzzles than an iteration takes, or a column is missing; a prompt leaves
-            no room for an answer in the model's context (in iteration 1: any prompt that the filter leaves).
+            no room for an answer in the model's context.
         TransientError: The engine died or hung more often than `restarts` allows.
     """
     read = levels if config.rated_names else None
@@ -107,8 +107,6 @@ def sample(
     rated = None if read is None else Artifact.open(ctx.store, read).read_table(LEVELS_FILE, LEVELS)
     candidates = eligible_puzzles(train, rated, config, remedy=_from_here(weights))
     chosen = take(candidates, rated, config.order, config.stride, iteration - since + 1, config.seed)
-    if iteration == 1:
-        check_longest(candidates, weights, ctx)
     attempt = out.attempt(identity, resumable=True)
     task = (chosen, config.sampling, weights, attempt, ctx)
     label = f"sample {iteration}"

@@ -22,6 +22,8 @@ class Suite(Config):
     def _measured_only(self) -> Self:
         if self.puzzles.train or self.puzzles.val or not self.puzzles.test:
             raise ValueError("puzzles.train and puzzles.val must be 0, and puzzles.test at least 1")
+        if self.puzzles.overlong == "drop":
+            raise ValueError("puzzles.overlong must be 'refuse': all models are measured on the same puzzles")
         return self
 
 

@@ -5,6 +5,7 @@ from artifacts.reading import Artifact
 from artifacts.refs import Answers, Checkpoint, K, Puzzles, Ref, Rollouts, Texts
 from flows.config.distillation import ANSWERS, SOLVER, STUDENT, DistillationConfig
 from flows.inputs.models import fixed_checkpoint
+from flows.inputs.prompts import refuse_overlong
 from flows.lookup.preparation import selection_line
 from flows.session import Session
 from stages.optional.distil import distil
@@ -30,6 +31,8 @@ def distilled(
                 if config.teacher == STUDENT
                 else fixed_checkpoint(run, config.teacher, "distil.teacher", puzzles)
             )
+            if number == 1 and model != student:
+                refuse_overlong(run, model, puzzles, "train")
             out = _at(run, number, "rollouts", Rollouts)
             source = run.run(sample, config.sample, model, puzzles, iteration=number, out=out)
         texts = run.run(

@@ -11,7 +11,7 @@ from artifacts.identity import with_added
 from artifacts.layout import RUNS, RunLayout, is_run_name
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.reading import Artifact
-from artifacts.refs import Critic, Kind, Levels, Report, Texts
+from artifacts.refs import Critic, Kind, Levels, Puzzles, Report, Texts
 from artifacts.store.store import MissingKeyError, Store
 from artifacts.verification import Damage, noted, noted_strays
 from flows.config.recipe import Recipe
@@ -73,6 +73,7 @@ class RunRecord:
         texts: Selections of a teacher's texts, by round; empty without a distillation.
         levels: Pass rates from before the first iteration; None without them.
         first_critic: The pretrained value model; None without one.
+        shorter: The puzzle set that is left without overlong prompts; None if the run has the whole set.
     """
 
     layout: RunLayout
@@ -84,6 +85,7 @@ class RunRecord:
     texts: list[Manifest] = field(default_factory=list[Manifest])
     levels: Manifest | None = None
     first_critic: Manifest | None = None
+    shorter: Manifest | None = None
 
     def typed_recipe(self) -> Recipe:
         """Returns the frozen recipe as a config model.
@@ -210,7 +212,20 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None) -> Run
     first = _manifests(store, {key: key for key in early if key in published}, damaged, early)
     levels, critic = (first.get(key) for key in early)
     ordered = with_divergences(iterations, recipe)
-    return RunRecord(layout, recipe, ordered, evaluations, promoted, suites, texts, levels, critic)
+    shorter = _shorter_set(store, iterations, recipe, damaged)
+    return RunRecord(layout, recipe, ordered, evaluations, promoted, suites, texts, levels, critic, shorter)
+
+
+def _shorter_set(
+    store: Store, iterations: Sequence[IterationRecord], recipe: Mapping[str, Any], damaged: list[Damage] | None
+) -> Manifest | None:
+    """Returns the puzzle set of a run if overlong prompts were dropped from it, else None."""
+    report = next((item.manifests.get("evaluate") for item in iterations), None)
+    if report is None or recipe["puzzles"]["overlong"] == "refuse":
+        return None
+    key: str = report.inputs["puzzles"]["key"]
+    manifest = _manifests(store, {key: key}, damaged, {key: Puzzles}).get(key)
+    return manifest if manifest and "dropped" in manifest.facts else None
 
 
 def with_divergences(iterations: Sequence[IterationRecord], recipe: Mapping[str, Any]) -> list[IterationRecord]:

@@ -19,6 +19,12 @@ def selection_line(facts: Mapping[str, Any]) -> str:
     return kept + (f"; rejected: {rejected}" if rejected else "")
 
 
+def dropped_line(facts: Mapping[str, Any]) -> str:
+    """Returns how many overlong prompts were left out of a puzzle set, from the facts of the shorter set."""
+    parts = [f"{number} of {facts[split] + number} {split}" for split, number in facts["dropped"].items() if number]
+    return f"{', '.join(parts)} puzzles dropped: prompts of {facts['context_tokens']} tokens or more"
+
+
 def newest_rates(record: RunRecord) -> dict[str, dict[str, Any]]:
     """Returns figures of pass rates by model, as `rates_in` does; those of the run are the newest.
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from artifacts.store.location import DEFAULT_STORE
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord
-from flows.lookup.preparation import newest_rates, pretraining_of, rate_line, selection_line
+from flows.lookup.preparation import dropped_line, newest_rates, pretraining_of, rate_line, selection_line
 from flows.report import measures
 from flows.report.figures import iteration_figures, measurement, summary_metrics
 from flows.report.measures import MODES
@@ -41,6 +41,7 @@ def summary(record: RunRecord, store: Store) -> dict[str, Any]:
         "title": record.recipe["title"],
         "store": store.url,
         "iterations": [_iteration(record, index) for index in range(len(record.iterations))],
+        "dropped": record.shorter.facts["dropped"] if record.shorter else {},
         "texts": [{name: manifest.facts[name] for name in _SELECTION} for manifest in record.texts],
         "rates": newest_rates(record),
         "pretraining": (pretraining := pretraining_of(record)) and vars(pretraining),
@@ -60,6 +61,8 @@ def print_summary(record: RunRecord, store: Store, console: Console) -> None:
     """Prints results before and after training, the report's address, and a command that runs the promoted model."""
     if record.evaluations:
         console.print(before_after_table(record))
+    if record.shorter:
+        print_labelled(console, "puzzles:  ", dropped_line(record.shorter.facts))
     for manifest in record.texts:
         print_labelled(console, "texts:    ", selection_line(manifest.facts))
     for name, figures in newest_rates(record).items():

@@ -23,8 +23,6 @@ from stages.sampling.config import SamplingConfig
 from stages.sampling.turns import Tool
 
 _FLUSH_INTERVAL_S = 0.5
-_LONGEST = 32
-"""Number of prompts, the longest in characters, whose tokens are counted before a run begins."""
 
 
 def collect(
@@ -144,23 +142,6 @@ def longest_sequence(folder: Path, max_model_len: int | None) -> int | None:
     """Returns the longest sequence of a model, in tokens; None if it is not known."""
     positions = read_json(folder / "config.json").get("max_position_embeddings")
     return min((limit for limit in (positions, max_model_len) if isinstance(limit, int)), default=None)
-
-
-def check_longest(puzzles: pl.DataFrame, weights: Ref[Checkpoint], ctx: StageContext) -> None:
-    """Checks that the longest prompts leave room for an answer, as a run would end in the iteration that draws one.
-
-    Args:
-        puzzles: Rows of the `puzzles` schema.
-        weights: The checkpoint that is sampled from.
-
-    Raises:
-        BadInputError: A prompt leaves no room.
-    """
-    folder = ctx.local_folder(weights)
-    tokenizer = ChatTokenizer(folder)
-    longest = puzzles.select("puzzle_id", "prompt").top_k(_LONGEST, by=pl.col("prompt").str.len_chars())
-    prompts = [Prompt(puzzle_id, tokenizer.prompt_ids(prompt)) for puzzle_id, prompt in longest.iter_rows()]
-    _check_room(prompts, longest_sequence(folder, ctx.profile.engine.max_model_len))
 
 
 def _check_room(prompts: Sequence[Prompt], context_tokens: int | None) -> None:

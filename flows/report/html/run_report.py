@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from artifacts.documents.checksums import write_files
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord
-from flows.lookup.preparation import newest_rates, pretraining_of, rate_line, selection_line
+from flows.lookup.preparation import dropped_line, newest_rates, pretraining_of, rate_line, selection_line
 from flows.report.before_after import BeforeAfter, JudgedCompletion
 from flows.report.derivation import statement_counts, text_pieces
 from flows.report.example_group import Completion, ExampleGroup, ReadAnswer
@@ -102,6 +102,7 @@ def _values(record: RunRecord, store: Store, iterations: Sequence[IterationFigur
         f"{total_s / max(1, done):.1f} s each",
         "cards": _cards(record, store, iterations),
         "test": _before_after(record),
+        "dropped": record.shorter and dropped_line(record.shorter.facts),
         "texts": [selection_line(manifest.facts) for manifest in record.texts],
         "rates": {visible(name): rate_line(figures) for name, figures in newest_rates(record).items()},
         "pretraining": (pretraining := pretraining_of(record)) and pretraining.line(visible),

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord
-from flows.lookup.preparation import newest_rates, pretraining_of, rate_line, selection_line
+from flows.lookup.preparation import dropped_line, newest_rates, pretraining_of, rate_line, selection_line
 from flows.lookup.stages import OPTIONAL, PARTS
 from flows.report.before_after import BeforeAfter, JudgedCompletion
 from flows.report.derivation import SYMBOLS, Derivation, statement_counts, statements_by_verdict, step_line
@@ -41,6 +41,8 @@ def summary_page(record: RunRecord, store: Store) -> str:
     lines = [f"## {record.layout.run}", "", f"{done} of {record.recipe['iterations']} iterations.", ""]
     if record.evaluations:
         lines += [*table(["", *before_after_names(record)], before_after_rows(record)), ""]
+    if record.shorter:
+        lines += [f"Puzzles: {dropped_line(record.shorter.facts)}.", ""]
     for manifest in record.texts:
         lines += [f"Teacher: {selection_line(manifest.facts)}.", ""]
     for name, figures in newest_rates(record).items():

@@ -69,15 +69,16 @@ def test_without_resampling_every_group_with_different_rewards_is_trained_on(
     assert (facts["groups"], facts["uniform_groups"]) == (4, 0)
 
 
-def test_a_prompt_that_fills_the_context_is_refused_at_once_although_a_later_iteration_draws_it(
+def test_a_prompt_that_fills_the_context_is_refused_by_name_before_anything_is_asked(
     opened: Opener, puzzles: list[Puzzle]
 ) -> None:
-    last, place = taken_order(puzzles)[-1], opened("run", {})
-    longer = [replace(one, prompt=one.prompt + " why" * 4096) if one is last else one for one in puzzles]
+    """A run has counted all prompts before; this is for models with another context than the run's first."""
+    drawn, place = taken_order(puzzles)[0], opened("run", {})
+    longer = [replace(one, prompt=one.prompt + " why" * 4096) if one is drawn else one for one in puzzles]
     attempt = ArtifactAddress(place.ctx.store, "puzzles/long", Puzzles).attempt(Identity.of("made", 2, {}))
     attempt.write_table("train.parquet", to_table(longer), PUZZLES)
     place.puzzles = attempt.publish()
-    found = rf"^puzzle {last.puzzle_id}: a prompt of \d{{4,5}} tokens; expected fewer than 4096, the model's context"
+    found = rf"^puzzle {drawn.puzzle_id}: a prompt of \d{{4,5}} tokens; expected fewer than 4096, the model's context"
     with pytest.raises(BadInputError, match=found):
         place.sampled(CONFIG.model_copy(update={"resample": None}))
     assert place.speaker.asked == []
