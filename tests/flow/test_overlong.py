@@ -18,6 +18,7 @@ FOREIGN = "漢字" * 200
 def place(tmp_path: Path, prefect_api_url: str) -> Installation:
     """Where `train(...)` trains on 47 long questions and a foreign one, with a model of 1,024 positions."""
     asked = [f"How many are {a} and {b}?{' Think well.' * 40}" for a in range(7) for b in range(7)]
+    (tmp_path / "model").mkdir()
     make_scratch(ScratchModel(hidden=32, heads=1, kv_heads=1, layers=1, intermediate=64), asked, tmp_path / "model")
     rows = [{"question": question, "answer": 1} for question in [*asked[:47], FOREIGN]]
     (tmp_path / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -33,7 +34,7 @@ def train(place: Installation, *settings: str) -> tuple[str, ...]:
 
 def test_a_long_prompt_is_refused_before_the_run_writes_anything(place: Installation) -> None:
     done = place.attempt("deerstalker", *train(place))
-    assert done.returncode == 1
+    assert done.returncode == 2, done.stderr
     assert "a prompt of 12" in done.stderr and 'set puzzles.overlong = "drop"' in done.stderr
     assert not (place.store / "runs").exists(), "so the name of the run is free"
 
