@@ -74,6 +74,7 @@ def test_a_retry_executes_only_what_has_no_artifact(story: dict[str, Any]) -> No
     assert {
         "prepare",
         "fetch",
+        "count",
         "warm_start",
         "evaluate-0000",
         "promote-0000",
