@@ -59,8 +59,9 @@ def saved_by_transformers_5(folder: Path, architecture: str) -> Path:
 
     materialise(ScratchModel(vocabulary=300), folder, texts=[TEXT])
     config = json.loads((folder / "config.json").read_text())
-    taken = {name: config[name] for name in ("vocab_size", "eos_token_id", "pad_token_id", "bos_token_id")}
-    save_model(folder, architecture, **taken, hidden_size=64, head_dim=16, rope_parameters=ROPES[architecture])
+    taken = {name: config[name] for name in ("eos_token_id", "pad_token_id", "bos_token_id")}
+    taken |= {"vocab_size": config["vocab_size"] + 8, "hidden_size": 64, "head_dim": 16}
+    save_model(folder, architecture, **taken, rope_parameters=ROPES[architecture])
     tensors = {name: tensor.float() for name, tensor in load_file(folder / WEIGHTS).items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     template = json.loads((folder / "tokenizer_config.json").read_text())["chat_template"]
