@@ -18,17 +18,16 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from artifacts.errors import BadInputError
 from stages.models.json_file import read_json, refuse_own_code
 from stages.models.shape import read_shape
-from stages.models.source import BAD_INPUT_STATUS
+from stages.models.source import BAD_INPUT_STATUS, SETTINGS_FILES, TOKENIZER_FILES, copy_files
 from stages.models.tensors import check_weights
 
 _FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model")
 _LOCAL: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
 
 
-def _save(model: Any, tokenizer: Any, out: Path) -> None:
+def _save_model(model: Any, out: Path) -> None:
     model.generation_config.do_sample = True
     model.save_pretrained(out, max_shard_size="1000GB")
-    tokenizer.save_pretrained(out, save_jinja_files=False)
 
 
 def _open_model(source: str, **options: Any) -> Any:
@@ -54,11 +53,14 @@ def convert_gguf(file: Path, out: Path) -> None:
     folder = str(file.parent)
     config = GgufConfig(gguf_file=file.name, dequantize=True)
     model = _open_model(folder, gguf_file=file.name, quantization_config=config)
-    _save(model, AutoTokenizer.from_pretrained(folder, gguf_file=file.name, **_LOCAL), out)
+    _save_model(model, out)
+    AutoTokenizer.from_pretrained(folder, gguf_file=file.name, **_LOCAL).save_pretrained(out, save_jinja_files=False)
 
 
 def convert_folder(folder: Path, out: Path) -> None:
-    """Saves a Hugging Face folder again, in bf16 and with one file of weights.
+    """Saves a Hugging Face folder again, in bf16 and with one file of weights; its other files are copied.
+
+    A tokenizer without tokenizer.json is saved by transformers, which makes one.
 
     Raises:
         BadInputError: The tensors are not those of its config.json, or the folder contains code.
@@ -67,8 +69,15 @@ def convert_folder(folder: Path, out: Path) -> None:
     settings = folder / "tokenizer_config.json"
     if settings.is_file():
         refuse_own_code(settings, read_json(settings))
-    model = _open_model(str(folder), use_safetensors=True)
-    _save(model, AutoTokenizer.from_pretrained(str(folder), **_LOCAL), out)
+    _save_model(_open_model(str(folder), use_safetensors=True), out)
+    copy_files(folder, out, SETTINGS_FILES)
+    config = read_json(out / "config.json")
+    config["dtype"] = config["torch_dtype"] = "bfloat16"
+    (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    if (folder / "tokenizer.json").is_file():
+        copy_files(folder, out, TOKENIZER_FILES)
+        return
+    AutoTokenizer.from_pretrained(str(folder), **_LOCAL).save_pretrained(out, save_jinja_files=False)
 
 
 def convert_hub(name: str, revision: str, out: Path) -> None:

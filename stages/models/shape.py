@@ -183,6 +183,8 @@ def _refuse_unsupported(config: _Config) -> None:
 def _rope(config: _Config) -> tuple[float, RopeScaling | None]:
     rope = _Config(config.path, {**config.table("rope_parameters"), **config.table("rope_scaling")})
     theta = rope.number("rope_theta", config.number("rope_theta", 10_000.0))
+    if config.stated("rope_theta") is not None and theta != config.number("rope_theta"):
+        raise config.refusal("rope_theta", config.stated("rope_theta"), f"{theta}, as in rope_parameters")
     kind = rope.stated("rope_type") or rope.stated("type") or "default"
     if kind == "default":
         return theta, None

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,17 +21,22 @@ from artifacts.store.store import Store
 from stages.models.folder import check_folder
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.merging.config import MergedModel, StoredName
+from stages.models.spellings import write_both_spellings
 from stages.models.tensors import WEIGHTS, stored_tensors
 from stages.models.tokenizers.system_prompt import add_system_prompt
 
-_COPIED = (
-    "config.json",
-    "generation_config.json",
+TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
+    "added_tokens.json",
     "chat_template.jinja",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
 )
+"""Files of a tokenizer, of which only the first two are in every model folder."""
+SETTINGS_FILES = ("config.json", "generation_config.json")
 _NETWORK_OFF = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 BAD_INPUT_STATUS = 3
 """Exit status of the child processes for a bad model; their last line has the parts of the error as JSON."""
@@ -161,7 +166,12 @@ def _copy_folder(folder: Path, out_dir: Path) -> None:
         _convert("folder", str(folder), str(out_dir))
         return
     shutil.copyfile(files.pop(), out_dir / WEIGHTS)
-    for name in _COPIED:
+    copy_files(folder, out_dir, (*SETTINGS_FILES, *TOKENIZER_FILES))
+
+
+def copy_files(folder: Path, out_dir: Path, names: Iterable[str]) -> None:
+    """Copies those of the named files that a folder has."""
+    for name in names:
         if (folder / name).is_file():
             shutil.copyfile(folder / name, out_dir / name)
 
@@ -173,7 +183,8 @@ def _copy_address(address: str, out_dir: Path) -> None:
         return
     store = Store.open(address, writable=False)
     with tempfile.TemporaryDirectory(dir=out_dir) as name:
-        names = [key for key in store.list() if "/" not in key and key.endswith((".json", ".safetensors", ".jinja"))]
+        kinds = (".json", ".safetensors", ".jinja", ".txt", ".model")
+        names = [key for key in store.list() if "/" not in key and key.endswith(kinds)]
         if not names:
             raise BadInputError("model.path", f"no model files in {address}", "a Hugging Face model folder")
         store.download_tree("", Path(name), {key: store.digest(key) for key in names})
@@ -184,6 +195,9 @@ def materialise(
     config: FetchedModel, out_dir: Path, *, texts: Sequence[str] | None = None, names: Collection[str] = ()
 ) -> None:
     """Writes the model of a recipe as a complete checkpoint folder with weights in bf16.
+
+    The files of its tokenizer stay as they are in the source, but for settings that transformers 4 cannot read (see
+    `stages.models.spellings`).
 
     Args:
         config: Source of the model.
@@ -204,6 +218,7 @@ def materialise(
             _convert("hub", config.id, config.revision, str(out_dir), network=True)
         case FolderModel():
             _copy_address(config.path, out_dir)
+    write_both_spellings(out_dir)
     check_folder(out_dir)
     if not isinstance(config, ScratchModel) and config.system_prompt is not None:
         add_system_prompt(out_dir, config.system_prompt)

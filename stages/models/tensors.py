@@ -161,15 +161,6 @@ def _same_content(first: StoredTensor, second: StoredTensor) -> bool:
     return True
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """Returns the safetensors files of a model folder: those of its index, or a single one.
-
-    Raises:
-        BadInputError: There are no files, one of the index is missing, or it is ambiguous which files count.
-    """
-    return _files(folder, _file_of_tensor(folder))
-
-
 def _files(folder: Path, file_of: Mapping[str, str]) -> list[Path]:
     return sorted({folder / name for name in file_of.values()}) or [folder / WEIGHTS]
 

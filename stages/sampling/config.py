@@ -174,7 +174,8 @@ class EngineHardware(Config):
         default=4.0,
         ge=0.0,
         le=100_000.0,
-        description="Largest checkpoint, in GiB, whose checksums are compared after a reload",
+        description="GiB of weights whose checksums are compared after a reload: slices of every tensor of a larger "
+        "checkpoint; 0: none",
     )
     early_stop: bool = Field(
         default=False,

@@ -1,10 +1,7 @@
 """Our merges and those of mergekit, in an environment of its own, are equal bit by bit."""
 
 import os
-import shutil
 import subprocess
-import sys
-import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,10 +11,10 @@ from safetensors.torch import load_file
 
 from stages.models.merging.config import MergeConfig
 from stages.models.merging.folders import MergeJob, merge_folders
+from tests.support.isolated import isolated_python
 from tests.support.specialists import write_specialist
 
 RELEASE = "mergekit==0.1.5"
-UNREACHABLE = ("error sending request", "dns error", "failed to fetch", "failed to download", "connect")
 WEIGHT, DENSITY = 0.7, 0.3
 METHODS = ("arcee_fusion", "average", "task_arithmetic", "ties")
 MERGE_ALL = """
@@ -31,27 +28,8 @@ for described in sys.argv[1:]:
 
 @pytest.fixture(scope="module")
 def mergekit(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of mergekit. It and its packages stand in an environment of their own, which borrows our torch.
-
-    mergekit is under the LGPL and needs other releases of pydantic and click, so it never enters our environment. Both
-    sides compute with the same torch, or equal bits would say nothing.
-    """
-    if (uv := shutil.which("uv")) is None:
-        pytest.skip("uv, which makes the environment of mergekit, is not installed")
-    folder = tmp_path_factory.mktemp("mergekit") / "venv"
-    overrides = folder.with_name("overrides.txt")
-    overrides.write_text("torch; sys_platform == 'never'\n")
-    run([uv, "venv", "-q", "--python", sys.executable, str(folder)])
-    python = folder / "bin" / "python"
-    install = [uv, "pip", "install", "-q", "--python", str(python), "--overrides", str(overrides), RELEASE]
-    done = subprocess.run(install, capture_output=True, text=True, check=False)
-    if done.returncode:
-        if any(word in done.stderr.lower() for word in UNREACHABLE):
-            pytest.skip(f"PyPI cannot be reached: {done.stderr.strip().splitlines()[0]}")
-        pytest.fail(done.stderr)
-    (site,) = folder.glob("lib/python*/site-packages")
-    (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")  # after its own packages on the path
-    return python
+    """The Python of mergekit, which is under the LGPL and needs other releases of pydantic and click than we do."""
+    return isolated_python(tmp_path_factory.mktemp("mergekit"), RELEASE)
 
 
 def run(command: list[str], **environment: str) -> None:

@@ -22,6 +22,7 @@ from artifacts.errors import BadInputError
 from stages.models.merging import methods
 from stages.models.merging.config import MergeConfig
 from stages.models.source import BAD_INPUT_STATUS
+from stages.models.spellings import write_both_spellings
 from stages.models.tensor_file import data_start
 from stages.models.tensors import EMBEDDING, HEAD, StoredTensor, check_weights
 
@@ -85,6 +86,7 @@ def merge_folders(job: MergeJob) -> dict[str, dict[str, float]]:
         for file in sorted(first.path.iterdir()):
             if file.is_file() and file not in by_file:
                 shutil.copyfile(file, job.out / file.name)
+        write_both_spellings(job.out)
         for file in sorted(by_file):
             with file.open("rb") as source, (job.out / file.name).open("wb") as target:
                 target.write(source.read(data_start(file)))

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from stages.models.tensor_file import data_start, read_header, to_bfloat16_bits, weight_bytes
-from stages.models.tensors import weight_files
+from stages.models.tensor_file import ITEM_BYTES, data_start, to_bfloat16_bits
+from stages.models.tensors import StoredTensor, stored_tensors
 from stages.sampling.endpoint import Endpoint, EndpointError
+from stages.sampling.replicas.weight_slices import spans_of
 
 LOAD_TIMEOUT_S = 600.0
 SHORT_TIMEOUT_S = 10.0
 _STORED_AS = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+_FLOATS = tuple(_STORED_AS.values())
+_FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+"""Tensors that vLLM makes of several, one after the other."""
 _VOCABULARY_TENSORS = ("embed_tokens.weight", "lm_head.weight")
 _VOCABULARY_MULTIPLE = 64
 _KEYS_WITHOUT_EFFECT = ("_name_or_path", "transformers_version", "use_cache", "torch_dtype", "dtype")
@@ -101,32 +106,77 @@ def set_weight_version(endpoint: Endpoint, digest: str) -> None:
         raise ReloadRefusedError(str(error)) from error
 
 
-def tensor_digests(folder: Path, dtype: str) -> dict[str, str]:
-    """Returns the SHA-256 (hex) of a folder's tensors by name, after the cast and padding of an engine.
+def tensor_digests(
+    folder: Path, dtype: str, limit_bytes: int | None = None, names: Collection[str] | None = None
+) -> tuple[dict[str, str], dict[str, list[tuple[int, int]]]]:
+    """Returns digests of a folder's tensors as an engine holds them, and what each was computed from.
+
+    An engine holds the tensors of a folder after a cast; some it pads with zeros, and some it appends to others (query,
+    key and value; the two inputs of the feed-forward layer). Both the tensors and these fusions have digests.
 
     Args:
         folder: A checkpoint folder. Tensors that are not stored as BF16, F16 or F32 are left out.
         dtype: The engine's compute type: bfloat16, float16 or float32.
+        limit_bytes: Size above which only slices of each tensor are read, of about this size in all; None: no limit.
+        names: Names in the engine to which the result is restricted; None for all.
+
+    Returns:
+        SHA-256 (hex) by name in the engine; and spans of the flat tensor, in weights, by the same names.
     """
     digests: dict[str, str] = {}
-    for path in weight_files(folder):
-        start = data_start(path)
-        with path.open("rb") as file:
-            for name, entry in read_header(path).items():
-                begin, end = entry["data_offsets"]
-                file.seek(start + begin)
-                content = cast_bytes(file.read(end - begin), entry["dtype"], dtype)
-                if content is not None:
-                    padding = _vocabulary_padding(name, entry["shape"], len(content))
-                    digests[name] = hashlib.sha256(content + padding).hexdigest()
-    return digests
+    slices: dict[str, list[tuple[int, int]]] = {}
+    item_bytes = ITEM_BYTES[_STORED_AS[dtype]]
+    stored = stored_tensors(folder)
+    total_bytes = item_bytes * sum(math.prod(tensor.shape) for tensor in stored.values())
+    share = 1.0 if limit_bytes is None else limit_bytes / max(1, total_bytes)
+    for name, parts in _engine_tensors(stored).items():
+        padding = _vocabulary_padding(name, parts[0].shape)
+        size = sum(math.prod(part.shape) for part in parts) + padding
+        if size == 0 or (names is not None and name not in names) or not all(part.dtype in _FLOATS for part in parts):
+            continue
+        slices[name], digest = spans_of(size, share), hashlib.sha256()
+        for first, end in slices[name]:
+            for content in _contents(parts, first, end, dtype):
+                digest.update(content)
+        digests[name] = digest.hexdigest()
+    return digests, slices
 
 
-def _vocabulary_padding(name: str, shape: Sequence[int], size_bytes: int) -> bytes:
-    """Returns the zeros that vLLM appends to embedding and output head to fill them up to a multiple of 64 tokens."""
+def _engine_tensors(stored: Mapping[str, StoredTensor]) -> dict[str, list[StoredTensor]]:
+    """Returns the stored tensors that each tensor of an engine consists of, by its name there."""
+    tensors = {name: [tensor] for name, tensor in stored.items()}
+    for fused, parts in _FUSED.items():
+        for name in stored:
+            if f".{parts[0]}." in name:
+                names = [name.replace(f".{parts[0]}.", f".{part}.") for part in parts]
+                if all(part in stored for part in names):
+                    tensors[name.replace(f".{parts[0]}.", f".{fused}.")] = [stored[part] for part in names]
+    return tensors
+
+
+def _contents(parts: Sequence[StoredTensor], first: int, end: int, dtype: str) -> Iterator[bytes]:
+    """Yields the bytes of a span of tensors that follow one another; zeros behind the last of them."""
+    offset = 0
+    for part in parts:
+        size = math.prod(part.shape)
+        low, high = max(first, offset), min(end, offset + size)
+        if low < high:
+            with part.file.open("rb") as file:
+                item_bytes = ITEM_BYTES[part.dtype]
+                file.seek(data_start(part.file) + part.span[0] + (low - offset) * item_bytes)
+                content = cast_bytes(file.read((high - low) * item_bytes), part.dtype, dtype)
+            assert content is not None  # of a type in `_FLOATS`
+            yield content
+        offset += size
+    if end > offset:
+        yield bytes((end - max(first, offset)) * ITEM_BYTES[_STORED_AS[dtype]])
+
+
+def _vocabulary_padding(name: str, shape: Sequence[int]) -> int:
+    """Returns the number of zeros that vLLM appends to embedding and head, to a multiple of 64 tokens."""
     if not name.endswith(_VOCABULARY_TENSORS) or not shape[0]:
-        return b""
-    return bytes(size_bytes // shape[0] * (-shape[0] % _VOCABULARY_MULTIPLE))
+        return 0
+    return math.prod(shape[1:]) * (-shape[0] % _VOCABULARY_MULTIPLE)
 
 
 def cast_bytes(content: bytes, stored: str, dtype: str) -> bytes | None:
@@ -156,31 +206,37 @@ def cast_bytes(content: bytes, stored: str, dtype: str) -> bytes | None:
 
 
 class WeightCheck:
-    """Verifies an engine's weights: compares the SHA-256 of each tensor with that of the folder's tensor.
+    """Verifies an engine's weights: compares the SHA-256 of tensors with those of the folder.
 
-    The engine fuses some tensors (query, key and value) and packs others for its kernels. The comparison after its
-    start shows which tensors it keeps as they are in the file. These must equal the new file after every reload.
+    Of a checkpoint above `limit_bytes`, evenly spaced slices of every tensor are compared, of about that size in all.
+    The engine packs some tensors for its kernels and divides others among its processes. The comparison after its start
+    shows which tensors it keeps as they are in the file. These must equal the new file after every reload, and every
+    layer must have some.
 
     Args:
-        endpoint: The engine, just started with `model_dir`.
+        endpoint: The engine, just started with `model_dir`; its worker has the mixin `WeightSlices`.
         model_dir: The folder that it was started with.
-        limit_bytes: Checkpoints above this size are not hashed, and the engine's answer is trusted.
+        limit_bytes: Number of bytes to compare; 0 compares none, and the engine's answer is trusted.
         dtype: The engine's compute type.
 
     Raises:
-        ReloadRefusedError: No tensor of the engine equals one of the folder.
+        ReloadRefusedError: No tensor of the engine, or none of a layer, equals one of the folder.
         EndpointError, OSError, http.client.HTTPException: The engine did not return its checksums.
     """
 
     def __init__(self, endpoint: Endpoint, model_dir: Path, limit_bytes: int, dtype: str) -> None:
         self.endpoint, self.limit_bytes, self.dtype = endpoint, limit_bytes, dtype
-        self.loaded, self.expected, self.verbatim = dict[str, str](), dict[str, str](), set[str]()
-        if weight_bytes(model_dir) > limit_bytes:
+        self.verbatim = frozenset[str]()
+        if not limit_bytes:
             return
-        self.loaded, self.expected = self._engine_digests(), tensor_digests(model_dir, self.dtype)
-        self.verbatim = {name for name in self.expected if self.loaded.get(name) == self.expected[name]}
+        expected, slices = tensor_digests(model_dir, dtype, limit_bytes)
+        loaded = self._engine_digests(slices)
+        self.verbatim = frozenset(name for name in expected if loaded.get(name) == expected[name])
         if not self.verbatim:
             raise ReloadRefusedError("no tensor of the engine equals one of the folder it was started with")
+        layers, kept = (_layers(names) for names in (expected, self.verbatim))
+        if missing := sorted(layers - kept):
+            raise ReloadRefusedError(f"no tensor of layer {missing[0]} of the engine equals one of the folder's")
 
     def after_reload(self, model_dir: Path) -> int:
         """Compares the engine with the folder just loaded and returns the number of tensors compared.
@@ -189,14 +245,24 @@ class WeightCheck:
             ReloadRefusedError: A tensor differs from the folder's.
             EndpointError, OSError, http.client.HTTPException: The engine did not return its checksums.
         """
-        if not self.loaded or weight_bytes(model_dir) > self.limit_bytes:
+        if not self.verbatim:
             return 0
-        self.loaded, self.expected = self._engine_digests(), tensor_digests(model_dir, self.dtype)
-        wrong = sorted(name for name in self.verbatim if self.loaded.get(name) != self.expected.get(name))
+        expected, slices = tensor_digests(model_dir, self.dtype, self.limit_bytes, self.verbatim)
+        loaded = self._engine_digests(slices)
+        wrong = sorted(name for name in self.verbatim if loaded.get(name) != expected.get(name))
         if wrong:
             raise ReloadRefusedError(f"{len(wrong)} of {len(self.verbatim)} tensors are not the folder's, {wrong[:3]}")
         return len(self.verbatim)
 
-    def _engine_digests(self) -> dict[str, str]:
-        answer = self.endpoint.call("POST", "/weight_checker", {"action": "checksum"}, timeout_s=LOAD_TIMEOUT_S)
-        return {name.rpartition(":")[2]: digest for name, digest in answer["checksums"].items()}
+    def _engine_digests(self, slices: Mapping[str, Sequence[tuple[int, int]]]) -> dict[str, str]:
+        """Returns the engine's digests by name; those on which its processes disagree are empty."""
+        request = {"method": "weight_slice_digests", "kwargs": {"slices": slices}, "timeout": LOAD_TIMEOUT_S}
+        digests: dict[str, str] = {}
+        for worker in self.endpoint.call("POST", "/collective_rpc", request, timeout_s=LOAD_TIMEOUT_S)["results"]:
+            for name, digest in worker.items():
+                digests[name] = digest if digests.get(name, digest) == digest else ""
+        return digests
+
+
+def _layers(names: Iterable[str]) -> set[int]:
+    return {int(name.split(".")[2]) for name in names if name.startswith("model.layers.")}

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from artifacts.errors import BadInputError
 from stages.models.shape import DecoderShape
+from stages.models.spellings import write_both_spellings
 from stages.models.tensors import FILE_BYTES, WEIGHTS_INDEX, compare, stored_tensors
 from stages.models.value_head import VALUE_HEAD, VALUE_HEAD_WEIGHT, ValueHead
 
@@ -159,8 +160,8 @@ def _write_other_files(source: Path, out: Path, dtype: torch.dtype, value_head: 
         if path.is_file() and not path.name.endswith((".safetensors", ".bin", ".gguf", WEIGHTS_INDEX)):
             shutil.copyfile(path, out / path.name)
     config = json.loads((source / "config.json").read_text())
-    config.pop("torch_dtype", None)
-    config["dtype"] = str(dtype).removeprefix("torch.")
+    config["dtype"] = config["torch_dtype"] = str(dtype).removeprefix("torch.")
     if value_head:
         config[VALUE_HEAD] = value_head
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    write_both_spellings(out)

@@ -22,7 +22,9 @@ from stages.environments.generate import TIERS, generate
 from stages.environments.logic_puzzles.answers import write_answer
 from stages.models.folder import check_folder
 from stages.models.from_scratch import ScratchModel
+from stages.models.shape import read_shape
 from stages.models.source import FolderModel, GgufPackageModel, ModelConfig, find_packaged_file, materialise
+from stages.models.spellings import write_both_spellings
 from stages.models.tensors import WEIGHTS
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.models.tokenizers.chat_template import ChatTemplate
@@ -122,6 +124,88 @@ def test_a_folder_in_an_object_store_is_downloaded(folder: Path, tmp_path: Path)
     assert (tmp_path / "copy/model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
     with pytest.raises(BadInputError, match="no model files"):
         materialise(FolderModel(path="memory://models-empty"), tmp_path / "none")
+
+
+LLAMA_3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+
+
+@pytest.mark.parametrize(
+    ("stated", "written"),
+    [
+        (
+            {"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}, "dtype": "bfloat16"},
+            {"rope_theta": 5e5, "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}},
+        ),
+        (
+            {"rope_parameters": {"rope_theta": 5e5, "rope_type": "llama3", **LLAMA_3}, "torch_dtype": "bfloat16"},
+            {
+                "rope_theta": 5e5,
+                "rope_parameters": {"rope_theta": 5e5, "rope_type": "llama3", **LLAMA_3},
+                "rope_scaling": {"rope_type": "llama3", **LLAMA_3},
+            },
+        ),
+        (
+            {"rope_theta": 5e5, "rope_scaling": {"type": "llama3", **LLAMA_3}, "dtype": "bfloat16"},
+            {
+                "rope_theta": 5e5,
+                "rope_parameters": {"rope_theta": 5e5, "type": "llama3", "rope_type": "llama3", **LLAMA_3},
+                "rope_scaling": {"type": "llama3", "rope_type": "llama3", **LLAMA_3},
+            },
+        ),
+    ],
+)
+def test_a_config_of_either_transformers_is_written_for_both(
+    folder: Path, tmp_path: Path, stated: dict[str, Any], written: dict[str, Any]
+) -> None:
+    """The trainer's shape and transformers' own config stay the same."""
+    from transformers import AutoConfig
+
+    def restate(config: dict[str, Any]) -> None:
+        for name in ("rope_theta", "rope_parameters", "rope_scaling", "dtype", "torch_dtype"):
+            config.pop(name, None)
+        config.update(stated)
+
+    shutil.copytree(folder, tmp_path / "source")
+    edit(tmp_path / "source/config.json", restate)
+    materialise(FolderModel(path=str(tmp_path / "source")), tmp_path / "out")
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    expected = {**written, "dtype": "bfloat16", "torch_dtype": "bfloat16"}
+    assert {name: config.get(name) for name in expected} == expected
+    assert read_shape(tmp_path / "out") == read_shape(tmp_path / "source")
+    theirs = [AutoConfig.from_pretrained(tmp_path / name).to_dict() for name in ("source", "out")]
+    assert theirs[0]["rope_parameters"] == theirs[1]["rope_parameters"]
+    before = (tmp_path / "out/config.json").read_bytes()
+    write_both_spellings(tmp_path / "out")
+    assert (tmp_path / "out/config.json").read_bytes() == before, "a file with both spellings stays"
+
+
+def test_the_base_of_the_rotations_is_stated_once(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "two")
+    edit(tmp_path / "two/config.json", lambda config: config.update(rope_theta=1e6))
+    with pytest.raises(BadInputError, match=r"rope_theta: 1000000\.0; expected 10000\.0, as in rope_parameters"):
+        check_folder(tmp_path / "two")
+
+
+def test_the_files_of_a_tokenizer_stay_but_for_what_transformers_4_cannot_read(folder: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(folder, source)
+    for name in ("vocab.json", "merges.txt", "added_tokens.json"):
+        (source / name).write_text("{}")
+    (source / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
+    for out, changes in (
+        ("plain", {"tokenizer_class": "LlamaTokenizerFast", "extra_special_tokens": {"image_token": "<|user|>"}}),
+        ("new", {"tokenizer_class": "TokenizersBackend", "extra_special_tokens": ["<|user|>"]}),
+    ):
+        edit(source / "tokenizer_config.json", lambda settings, changes=changes: settings.update(changes))
+        materialise(FolderModel(path=str(source)), tmp_path / out)
+        same = {
+            path.name for path in (tmp_path / out).iterdir() if path.read_bytes() == (source / path.name).read_bytes()
+        }
+        changed = {path.name for path in source.iterdir()} - same
+        assert changed == ({"tokenizer_config.json"} if out == "new" else set())
+    settings = json.loads((tmp_path / "new/tokenizer_config.json").read_text())
+    assert settings["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert settings["additional_special_tokens"] == ["<|user|>"] and "extra_special_tokens" not in settings
 
 
 SYSTEM = 'Think first. Say "done" \\boxed{}, naïve 🕵\n{{ 1 }} {% if %}'
@@ -310,6 +394,8 @@ def test_a_conversion_runs_no_module_of_the_folder_it_is_called_in_and_reads_not
     tensors = load_file(tmp_path / "out" / WEIGHTS)
     assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
     assert all(torch.equal(tensor.float(), weights[name]) for name, tensor in tensors.items())
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        assert (tmp_path / "out" / name).read_bytes() == (model / name).read_bytes(), name
 
 
 def hub_cache(folder: Path, name: str, home: Path) -> Path:

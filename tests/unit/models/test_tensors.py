@@ -246,9 +246,9 @@ def test_a_second_file_that_vllm_would_read_too_is_refused(untied: Path, tmp_pat
 
 def test_a_file_that_the_index_does_not_name_is_not_hashed(cut: Path, tmp_path: Path) -> None:
     shutil.copytree(cut, tmp_path / "model")
-    before = tensor_digests(cut, "bfloat16")
+    before, _ = tensor_digests(cut, "bfloat16")
     save_file({NORM: torch.zeros(32)}, tmp_path / "model/z.safetensors")
-    assert tensor_digests(tmp_path / "model", "bfloat16") == before
+    assert tensor_digests(tmp_path / "model", "bfloat16")[0] == before
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Which parameters learn: frozen ones stay bit for bit and cost nothing, LoRA is published as plain weights."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,9 @@ def test_adapters_change_nothing_before_the_first_step(folder: Path) -> None:
 def test_a_checkpoint_of_lora_is_the_trained_model_in_plain_weights(folder: Path, tmp_path: Path) -> None:
     weights = trained(folder, LORA)
     weights.save_checkpoint(folder / "model", tmp_path / "merged")
+    config = json.loads((tmp_path / "merged" / "config.json").read_text())
+    assert config["torch_dtype"] == config["dtype"] == "bfloat16", "for transformers 4 and 5"
+    assert config["rope_theta"] == config["rope_parameters"]["rope_theta"]
     flat = TrainerBatch(folder / "batch.safetensors", VOCAB).flat([0])
     plain = TrainedWeights(read_shape(tmp_path / "merged"), ONE, CPU, sharded=False)
     plain.load_checkpoint(tmp_path / "merged")  # refuses names that the config does not call for

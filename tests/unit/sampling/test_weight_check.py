@@ -1,0 +1,135 @@
+"""A tensor that a reload left old is found in any layer, however little of a checkpoint is compared."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from itertools import pairwise
+from pathlib import Path
+from socketserver import UnixStreamServer
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from stages.models.tensors import WEIGHTS
+from stages.sampling.endpoint import Endpoint
+from stages.sampling.replicas.weight_exchange import ReloadRefusedError, WeightCheck, tensor_digests
+from stages.sampling.replicas.weight_slices import BLOCKS, LEAST_COUNT, WeightSlices, spans_of
+from tests.support.serving import serving
+from tests.support.trees import save_model
+
+LAYERS = 5
+FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+LEAST_BYTES = 1
+
+
+def in_engine(folder: Path) -> dict[str, Tensor]:
+    """The tensors of a folder as vLLM keeps them: some follow others in one tensor, the vocabulary is padded."""
+    tensors = load_file(folder / WEIGHTS)
+    for fused, parts in FUSED.items():
+        for name in [name for name in tensors if f".{parts[0]}." in name]:
+            joined = torch.cat([tensors.pop(name.replace(parts[0], part)) for part in parts])
+            tensors[name.replace(parts[0], fused)] = joined
+    name = "model.embed_tokens.weight"
+    tensors[name] = nn.functional.pad(tensors[name], (0, 0, 0, -len(tensors[name]) % 64))
+    return tensors
+
+
+class Worker(WeightSlices):
+    """The worker of an engine with these tensors."""
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        self.tensors = tensors
+        self.model_runner = SimpleNamespace(get_model=lambda: self)
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        yield from self.tensors.items()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Calls the methods of all workers."""
+
+    workers: list[Worker]
+
+    def do_POST(self) -> None:
+        body: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        results = [getattr(worker, body["method"])(**body["kwargs"]) for worker in self.workers]
+        answer = json.dumps({"results": results}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the name that http.server gives it)
+        pass
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A model before and after training; its larger tensors are not compared as a whole."""
+    before, after = (tmp_path_factory.mktemp(name) for name in ("before", "after"))
+    sizes = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": LAYERS, "vocab_size": 301}
+    save_model(before, "Qwen2", **sizes, tie_word_embeddings=True)
+    shutil.copytree(before, after, dirs_exist_ok=True)
+    tensors = {name: (tensor.float() + 0.1).to(tensor.dtype) for name, tensor in load_file(before / WEIGHTS).items()}
+    save_file(tensors, after / WEIGHTS, metadata={"format": "pt"})
+    return before, after
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
+    with serving(UnixStreamServer(str(tmp_path / "socket"), Handler)):
+        yield Endpoint(tmp_path / "socket", "key")
+
+
+@pytest.mark.parametrize("limit_bytes", [LEAST_BYTES, 1 << 30])
+def test_a_stale_tensor_of_any_layer_is_found_whatever_the_limit(
+    endpoint: Endpoint, folders: tuple[Path, Path], limit_bytes: int
+) -> None:
+    before, after = folders
+    old, new = in_engine(before), in_engine(after)
+    Handler.workers = [Worker(old)]
+    check = WeightCheck(endpoint, before, limit_bytes, "bfloat16")
+    Handler.workers = [Worker(new)]
+    assert check.after_reload(after) == len(new), "every tensor of the engine is compared"
+    for name in old:
+        Handler.workers = [Worker({**new, name: old[name]})]
+        with pytest.raises(ReloadRefusedError, match=f"1 of {len(new)} tensors are not the folder's, .'{name}'"):
+            check.after_reload(after)
+
+
+def test_one_of_several_processes_that_kept_its_old_weights_is_found(
+    endpoint: Endpoint, folders: tuple[Path, Path]
+) -> None:
+    before, after = folders
+    Handler.workers = [Worker(in_engine(before)), Worker(in_engine(before))]
+    check = WeightCheck(endpoint, before, LEAST_BYTES, "bfloat16")
+    for stale in (0, 1):
+        Handler.workers = [Worker(in_engine(before if place == stale else after)) for place in (0, 1)]
+        with pytest.raises(ReloadRefusedError, match="are not the folder's"):
+            check.after_reload(after)
+
+
+def test_an_engine_that_keeps_no_tensor_of_a_layer_is_not_trusted(
+    endpoint: Endpoint, folders: tuple[Path, Path]
+) -> None:
+    packed = {name: tensor for name, tensor in in_engine(folders[0]).items() if ".layers.3." not in name}
+    Handler.workers = [Worker(packed)]
+    with pytest.raises(ReloadRefusedError, match="no tensor of layer 3 of the engine equals one"):
+        WeightCheck(endpoint, folders[0], LEAST_BYTES, "bfloat16")
+
+
+def test_the_cost_of_a_check_is_bounded(folders: tuple[Path, Path]) -> None:
+    """Of a tensor of 10^10 weights a thousandth is compared, in blocks from its start to its end."""
+    spans = spans_of(10**10, 1e-3)
+    assert len(spans) == BLOCKS and spans[0][0] == 0 and spans[-1][1] == 10**10
+    assert sum(end - first for first, end in spans) == 10**7
+    assert all(end <= first for (_, end), (first, _) in pairwise(spans))
+    assert sum(end - first for first, end in spans_of(10**10, 0.0)) == LEAST_COUNT
+    assert spans_of(LEAST_COUNT, 0.0) == [(0, LEAST_COUNT)] and spans_of(10**10, 1.0) == [(0, 10**10)]
+    for slices in tensor_digests(folders[0], "bfloat16", LEAST_BYTES)[1].values():
+        assert sum(end - first for first, end in slices) <= LEAST_COUNT
