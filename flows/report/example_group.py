@@ -15,6 +15,7 @@ from artifacts.schemas import GRADES, PUZZLES, ROLLOUTS, validated
 from artifacts.store.store import Store
 from stages.environments.puzzle import Asserted, Puzzle
 from stages.environments.tables import assertions, puzzles_by_id
+from stages.environments.thoughts import thought_opened
 
 if TYPE_CHECKING:
     from flows.lookup.history import IterationRecord
@@ -95,7 +96,9 @@ def find_example_group(record: "IterationRecord", layout: RunLayout, store: Stor
     ranked = rows.filter(pl.col("group") == group).sort("reward", "sample", descending=[True, False])
     puzzles = Artifact.open(store, Ref(**inputs["puzzles"])).read_table("train.parquet", PUZZLES)
     puzzle_id = ranked["puzzle_id"][0]
-    puzzle = puzzles_by_id(puzzles.filter(pl.col("puzzle_id") == puzzle_id))[puzzle_id]
+    puzzle = puzzles_by_id(
+        puzzles.filter(pl.col("puzzle_id") == puzzle_id), thought_opened=thought_opened(rollouts.manifest.facts)
+    )[puzzle_id]
     row_by_title = {"best": 0, "median": len(ranked) // 2, "worst": len(ranked) - 1}
     return ExampleGroup(
         record.number,
