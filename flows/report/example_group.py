@@ -76,6 +76,11 @@ class ExampleGroup:
     size: int
     completions: list[Completion]
 
+    @property
+    def makes_statements(self) -> bool:
+        """Whether one of the completions makes a statement."""
+        return any(item.statements for item in self.completions)
+
 
 def find_example_group(record: "IterationRecord", layout: RunLayout, store: Store) -> ExampleGroup | None:
     """Returns the group with the largest range of rewards in the first shard; None if the rollouts are not graded.
