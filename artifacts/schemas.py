@@ -24,6 +24,8 @@ ROUNDS_FILE = "rounds.parquet"
 LEVELS_FILE = "levels.parquet"
 BY_TOOL = "by_tool"
 """Column of rollouts; only those that were sampled with a tool have it."""
+THINKING = "thinking"
+"""Column of puzzles; only those of a set with another rule than the default have it."""
 LOGPROB = "logprob"
 """Column of results: log-probability of the completion."""
 
@@ -67,6 +69,7 @@ PUZZLES = TableSchema(
         "difficulty": pa.Column(pl.String, pa.Check.str_startswith("{")),  # JSON: dimension -> size
         "seed": pa.Column(pl.Int64, nullable=True),
         "digest": _ID,
+        THINKING: pa.Column(pl.String, pa.Check.str_startswith("{"), required=False),  # JSON: which part is the answer
     },
     strict=True,
     ordered=True,

@@ -42,6 +42,7 @@ from stages.answering.limits import Budget
 from stages.answering.measured import BenchmarkedModel, check_graders, measured
 from stages.answering.prices import dollars
 from stages.answering.purchase import Service
+from stages.environments.thoughts import thought_opened
 from stages.evaluate import EvaluateConfig
 
 
@@ -226,6 +227,7 @@ class _Work:
             key=answers.key,
             price=model.price,
             tokens_per_s=published.manifest.facts.get("tokens_per_s"),
+            thought_opened=thought_opened(published.manifest.facts),
         )
 
 

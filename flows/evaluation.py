@@ -19,6 +19,7 @@ from flows.inputs.suites import measured_puzzles
 from flows.opening import opened_stages
 from stages.environments.puzzle import Grader
 from stages.environments.tables import graders_of
+from stages.environments.thoughts import thought_opened
 from stages.evaluate import EvaluateConfig, evaluate, regrade
 from stages.statistics.totals import totals
 from stages.strategies.figures import stored_figures
@@ -89,7 +90,14 @@ def evaluate_checkpoint(request: EvaluationRequest) -> Evaluation:
             puzzles=results["puzzle_id"].n_unique(),
             report=f"{store.url}/{report.key}",
             gradings={
-                grader: totals(regrade(results, solutions, cast(Grader, grader))).as_json()
+                grader: totals(
+                    regrade(
+                        results,
+                        solutions,
+                        cast(Grader, grader),
+                        thought_opened=thought_opened(published.manifest.facts),
+                    )
+                ).as_json()
                 for grader in graders_of(solutions)
             },
             tasks=published.manifest.facts.get("tasks", {}),

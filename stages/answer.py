@@ -19,6 +19,7 @@ from stages.answering.client import Reply
 from stages.answering.purchase import STEM, PuzzleSample, Service, buy, row_of
 from stages.answering.settings import ApiRequest
 from stages.context import StageContext
+from stages.environments.thoughts import THOUGHT_OPENED
 from stages.sampling.collect import adopt_rollouts, collect
 from stages.sampling.config import SamplingConfig
 
@@ -216,4 +217,5 @@ def _sampled(
     return as_table(rows, ANSWERS), {
         "tokens_per_s": facts["tokens_per_s"] or None,
         "compute_dtype": facts["compute_dtype"],
+        THOUGHT_OPENED: facts[THOUGHT_OPENED],
     }

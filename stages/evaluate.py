@@ -23,6 +23,7 @@ from stages.environments.tables import (
     grader_of,
     puzzles_by_id,
 )
+from stages.environments.thoughts import THOUGHT_OPENED
 from stages.sampling.collect import adopt_rollouts, collect
 from stages.sampling.config import SamplingConfig
 from stages.sampling.turns import own_lengths
@@ -32,7 +33,7 @@ from stages.strategies.config import Strategy, problem_of, rounds_strategies
 from stages.strategies.figures import rounds_figures, sample_figures
 from stages.strategies.rounds import play
 
-REVISION = 2
+REVISION = 3  # thoughts are not read
 
 
 class HeldOutSampling(SamplingConfig):
@@ -105,8 +106,13 @@ def evaluate(
     modes = {"sampled": config.sampled}
     if config.greedy:
         modes["greedy"] = config.sampled.model_copy(update={"samples_per_prompt": 1, "temperature": 0.0})
+    opened = False
+    for mode, sampling in modes.items():
+        facts = collect(chosen, sampling, weights, shards, ctx, stem=f"rollouts-{mode}", label=f"evaluate {mode}")
+        opened = facts[THOUGHT_OPENED]
+    by_id = puzzles_by_id(chosen, thought_opened=opened)
     results = pl.concat(
-        _results(mode, sampling, chosen, weights, config, shards, ctx) for mode, sampling in modes.items()
+        _results(mode, _stored(shards, mode, sampling), by_id, config.grader) for mode, sampling in modes.items()
     )
     attempt = out.attempt(identity)  # not the folder of the shards, which other writers share
     attempt.write_table("results.parquet", results, RESULTS)
@@ -128,25 +134,14 @@ def evaluate(
         reliability=chosen_among.reliability,
     ).as_json()
     attempt.write_json("report.json", figures)
-    facts = {**figures, "compute_dtype": ctx.profile.engine.computes_in}
+    facts = {**figures, "compute_dtype": ctx.profile.engine.computes_in, THOUGHT_OPENED: opened}
     return attempt.publish(facts, weights=weights, puzzles=puzzles)
 
 
-def _results(
-    mode: str,
-    sampling: SamplingConfig,
-    puzzles: pl.DataFrame,
-    weights: Ref[Checkpoint],
-    config: EvaluateConfig,
-    shards: Attempt[Report],
-    ctx: StageContext,
-) -> pl.DataFrame:
-    """Samples the answers of one mode and returns them graded: rows of the `results` schema."""
-    collect(puzzles, sampling, weights, shards, ctx, stem=f"rollouts-{mode}", label=f"evaluate {mode}")
-    sampled = _stored(shards, mode, sampling)
-    by_id = puzzles_by_id(puzzles)
+def _results(mode: str, sampled: pl.DataFrame, by_id: Mapping[str, Puzzle], grader: Grader) -> pl.DataFrame:
+    """Returns the graded completions of one mode: rows of the `results` schema."""
     rows: list[dict[str, Any]] = []
-    graded_rows = _graded(sampled, by_id, config.grader)
+    graded_rows = _graded(sampled, by_id, grader)
     for row, graded, own_tokens in zip(sampled.iter_rows(named=True), graded_rows, own_lengths(sampled), strict=True):
         rows.append(
             {
@@ -171,14 +166,18 @@ def _stored(shards: Attempt[Report], mode: str, sampling: SamplingConfig) -> pl.
     return stored.sort("group", "sample")
 
 
-def regrade(results: pl.DataFrame, puzzles: pl.DataFrame, grader: Grader) -> pl.DataFrame:
+def regrade(
+    results: pl.DataFrame, puzzles: pl.DataFrame, grader: Grader, *, thought_opened: bool = False
+) -> pl.DataFrame:
     """Returns the results with the same completions graded by another grader.
 
     Args:
         results: Rows of the `results` schema.
         puzzles: Rows of the `puzzles` schema: the puzzles that were answered.
+        grader: Rules by which answers are read.
+        thought_opened: The fact `THOUGHT_OPENED` of the report.
     """
-    by_id = puzzles_by_id(puzzles)
+    by_id = puzzles_by_id(puzzles, thought_opened=thought_opened)
     grades = _graded(results, by_id, grader)
     return as_table([{**row, **graded} for row, graded in zip(results.to_dicts(), grades, strict=True)], RESULTS)
 

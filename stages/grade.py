@@ -39,6 +39,7 @@ from stages.environments.single_answer import MISSING
 from stages.environments.solver_tool import own_words
 from stages.environments.steps import Step, steps_of
 from stages.environments.tables import (
+    answer_ends,
     assertions,
     deduction_columns,
     grade_columns,
@@ -47,6 +48,7 @@ from stages.environments.tables import (
     puzzles_by_id,
     unread_counts,
 )
+from stages.environments.thoughts import thought_opened
 from stages.grpo.advantages import AdvantageConfig, batch_advantages
 from stages.grpo.process import step_advantages, token_advantages
 from stages.grpo.rewards import RewardConfig, RewardInputs, reward_terms
@@ -54,7 +56,7 @@ from stages.grpo.surprise import surprise, tokens_until
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.sampling.turns import own_lengths
 
-REVISION = 2
+REVISION = 3  # thoughts are not read
 
 
 class GradeConfig(Config):
@@ -92,8 +94,9 @@ def grade(
         return published
     train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES)
     _check_abilities(config, train)
-    by_id, grader = puzzles_by_id(train), grader_of(train, config.grader)
     opened = Artifact.open(ctx.store, rollouts)
+    by_id = puzzles_by_id(train, thought_opened=thought_opened(opened.manifest.facts))
+    grader = grader_of(train, config.grader)
     sampled = opened.read_tables(ROLLOUTS).sort("group", "sample")
     by_process = config.advantage.level == "process"
     needs_token_ends = by_process or config.reward.surprise_weight
@@ -108,7 +111,7 @@ def grade(
         asserted = assertions(row["text"], puzzle) if by_process or config.reward.deductions_weight else None
         deduced = None if asserted is None else DeductionCounts.of(asserted)
         if by_process:
-            steps.append(steps_of(_provable(asserted, puzzle), graded, _answer_ends(row["text"], puzzle, config)))
+            steps.append(steps_of(_provable(asserted, puzzle), graded, answer_ends(row["text"], puzzle, config.grader)))
         inputs = RewardInputs(
             accuracy=graded.accuracy,
             exact=graded.exact,
@@ -202,11 +205,6 @@ def _check_abilities(config: GradeConfig, train: pl.DataFrame) -> None:
             needs(environment.get(name), need.capability, need.setting, need.remedy)
 
 
-def _answer_ends(text: str, puzzle: Puzzle, config: GradeConfig) -> dict[str, int]:
-    locator = cast(LocatesAnswers, environment.get(puzzle.environment))
-    return locator.answer_ends(text, puzzle, config.grader)
-
-
 def _well_formed(text: str, puzzle: Puzzle, config: GradeConfig) -> bool:
     """Returns whether a completion has the requested layout; False if the reward does not depend on it."""
     if config.reward.format_weight == 0:
@@ -218,7 +216,7 @@ def _surprise(row: Mapping[str, Any], puzzle: Puzzle, config: GradeConfig, token
     """Returns the surprise of a completion; 0 if the reward does not depend on it."""
     if tokenizer is None or not config.reward.surprise_weight:
         return 0.0
-    until = max(_answer_ends(row["text"], puzzle, config).values(), default=0)
+    until = max(answer_ends(row["text"], puzzle, config.grader).values(), default=0)
     logprobs = row["sampler_logprobs"][: tokens_until(tokenizer.token_ends(row["completion_token_ids"]), until)]
     by_tool = row.get(BY_TOOL) or [False] * len(logprobs)
     own = [logprob for logprob, told in zip(logprobs, by_tool, strict=False) if not told]

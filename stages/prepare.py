@@ -2,6 +2,7 @@
 
 import hashlib
 import time
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -25,6 +26,7 @@ from stages.environments.generate import AnyPuzzleConfig, PuzzleConfig
 from stages.environments.published import read_puzzles
 from stages.environments.puzzle import Puzzle
 from stages.environments.tables import from_table, to_table
+from stages.environments.thoughts import DEFAULT_THINKING, ThinkingConfig
 
 REVISION = 1
 SPLITS = ("train", "val", "test")
@@ -51,6 +53,9 @@ class PrepareConfig(Config):
     )
     file: str | None = Field(
         default=None, description="Read this file, JSON in the published format, into the test split."
+    )
+    thinking: Annotated[ThinkingConfig, Added(before=DEFAULT_THINKING)] = Field(
+        default=DEFAULT_THINKING, description="What counts as thinking in a completion and is not graded."
     )
 
     @model_validator(mode="after")
@@ -99,7 +104,9 @@ def prepare(ctx: StageContext, config: PrepareConfig, *, out: ArtifactAddress[Pu
     for warning in items.warnings:
         ctx.log.warning("%s", warning)
     for split, rows in items.splits.items():
-        attempt.write_table(f"{split}.parquet", to_table(rows), PUZZLES)
+        attempt.write_table(
+            f"{split}.parquet", to_table([replace(item, thinking=config.thinking) for item in rows]), PUZZLES
+        )
     counts = {split: len(rows) for split, rows in items.splits.items()}
     return attempt.publish({**counts, "seconds": time.perf_counter() - started, **items.facts})
 
@@ -136,7 +143,8 @@ def identity_of(config: PrepareConfig, source: ItemSource | None = None) -> Iden
     path = Path(config.file)
     if not is_file(path):
         raise BadInputError(config.file, "no such file", "a JSON file of puzzles", "check the path")
-    return Identity.of("prepare", REVISION, {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()})
+    thinking = {name: value for name, value in settings_of(config).items() if name == "thinking"}
+    return Identity.of("prepare", REVISION, {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), **thinking})
 
 
 def settings_without_locations(config: PrepareConfig) -> dict[str, Any]:

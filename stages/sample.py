@@ -19,7 +19,8 @@ from stages.sampling.collect import collect
 from stages.sampling.config import SamplingConfig
 from stages.sampling.resample import STEM, ResampleConfig, collect_mixed
 
-REVISION = 1
+REVISION, RESAMPLE_REVISION = 1, 2
+"""`RESAMPLE_REVISION` is that of iterations with `resample`, which grade: since 2 they read no thoughts."""
 WIDER = "wider bounds or a lower puzzles_per_iteration"
 """Change of a config by which its filter leaves enough puzzles."""
 
@@ -100,7 +101,8 @@ def sample(
     read = levels if config.rated_names else None
     began = {} if since == 1 else {"since": since}
     settings = {**settings_of(config), "iteration": iteration, **began}
-    identity = Identity.of("sample", REVISION, settings, weights=weights, puzzles=puzzles, levels=read)
+    revision = REVISION if config.resample is None else RESAMPLE_REVISION
+    identity = Identity.of("sample", revision, settings, weights=weights, puzzles=puzzles, levels=read)
     if published := out.find(identity):
         return published
     train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES)

@@ -103,7 +103,8 @@ def try_one(
         answer: A completion to grade; by default the right answer if the environment can write it, else an empty text.
     """
     from stages.environments import environment
-    from stages.environments.capabilities import GradesMany, WritesAnswers
+    from stages.environments.capabilities import WritesAnswers
+    from stages.environments.tables import grades_of
 
     if count < 1:
         raise BadInputError(f"--count {count}", "not a number of items", "1 or more")
@@ -112,10 +113,7 @@ def try_one(
     writer = known if answer is None and isinstance(known, WritesAnswers) else None
     answers = [writer.write_answer(item) if writer else answer or "" for item in items]
     pairs = list(zip(answers, items, strict=True))
-    if isinstance(known, GradesMany):  # twice, so that a grader whose scores differ is refused
-        graded = known.grade_many([*pairs, *pairs])[: len(pairs)]
-    else:
-        graded = [known.grade(text, item) for text, item in pairs]
+    graded = grades_of([*pairs, *pairs])[: len(pairs)]  # twice, so that a grader whose scores differ is refused
     if options.json:
         rows = [
             {"id": item.puzzle_id, "prompt": item.prompt, "solution": item.solution, "answer": text, **asdict(grade)}

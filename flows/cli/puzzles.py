@@ -243,9 +243,12 @@ def prove(
         completion: A text file; - reads stdin.
         index: Number of the puzzle in the file, from 0.
     """
+    from stages.environments.tables import assertions
+
     puzzle = puzzle_at(read_puzzles(file), index, file)
     text = read_text_argument(completion, "a text file, or - for stdin")
-    statements = _solver_of(puzzle).deductions(text, puzzle)
+    _solver_of(puzzle)  # refuses an environment without one
+    statements = assertions(text, puzzle)
     if statements is None:
         raise not_provable(f"{file}[{index}]", _check(puzzle, minimal=False))
     counts = asdict(DeductionCounts.of(statements))

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +24,7 @@ from stages.environments.capabilities import AnswersCalls, Proves, needs
 from stages.environments.environment import get
 from stages.environments.published import of_text, read_puzzles
 from stages.environments.puzzle import Graded, Puzzle
+from stages.environments.thoughts import DEFAULT_THINKING
 from stages.processes.scratch import scratch_folder
 
 if TYPE_CHECKING:
@@ -93,26 +94,35 @@ def solve(
     }
     sampling = validate(SamplingConfig, settings, "solve")
     told = solver_of(question, file) if sampling.tool_calls else None
-    completions = _completions(question.prompt, checkpoint, profile, sampling, options, told)
-    print_answers(question, checkpoint, completions, options, explained)
+    completions, opened = _completions(question, checkpoint, profile, sampling, options, told)
+    puzzle, judge = (_after_prompt(item, opened) for item in (question.puzzle, explained))
+    print_answers(AskedPrompt(question.prompt, puzzle), checkpoint, completions, options, judge)
+
+
+def _after_prompt(puzzle: Puzzle | None, opened: bool) -> Puzzle | None:
+    """Returns a puzzle with the rule of thinking for one model (see `ThinkingConfig.after_prompt`)."""
+    return puzzle and replace(puzzle, thinking=puzzle.thinking.after_prompt(opened))
 
 
 def _completions(
-    prompt: str,
+    question: AskedPrompt,
     checkpoint: str,
     profile: str,
     sampling: "SamplingConfig",
     options: Stored,
     told: Callable[[list[str]], list[str]] | None,
-) -> "Sequence[SampledCompletion]":
-    """Starts an engine with the checkpoint and returns its completions of the prompt, which may ask the solver."""
+) -> "tuple[Sequence[SampledCompletion], bool]":
+    """Starts an engine with the checkpoint and returns its completions of the prompt, which may ask the solver.
+
+    The second value tells whether the chat template opens a thought (see `stages.sampling.collect.opens_thought`).
+    """
     import logging
 
     from flows.config.recipes import load_profile
     from flows.lookup.checkpoints import find_checkpoint
     from stages.models.tokenizers.chat import ChatTokenizer
     from stages.sampling.client import Prompt
-    from stages.sampling.collect import longest_sequence
+    from stages.sampling.collect import longest_sequence, opens_thought
     from stages.sampling.engine import Engine
     from stages.sampling.turns import Tool
 
@@ -125,7 +135,9 @@ def _completions(
     groups: list[GroupSamples] = []
     with scratch_folder() as scratch:
         folder = _folder(source, store, scratch)
-        tokens = ChatTokenizer(folder).prompt_ids(prompt)
+        tokenizer = ChatTokenizer(folder)
+        tokens = tokenizer.prompt_ids(question.prompt)
+        opened = opens_thought(tokenizer, question.puzzle.thinking if question.puzzle else DEFAULT_THINKING)
         tool = None
         if told is not None:
             tool = Tool(lambda _, statements: told(statements), longest_sequence(folder, hardware.max_model_len))
@@ -133,7 +145,7 @@ def _completions(
         with Engine(hardware, scratch / "engine") as engine:
             engine.ensure(folder, source.digest if isinstance(source, Ref) else checkpoint)
             engine.sample_groups([Prompt("question", tokens)], sampling, groups.append, tool)
-    return groups[0].completions
+    return groups[0].completions, opened
 
 
 def read_question(file: str, index: int, store: str) -> AskedPrompt:
@@ -261,13 +273,14 @@ def print_answers(
     """
     from flows.cli.console.derivations import derivation_json, print_lines
     from flows.report.derivation import read_derivation
+    from stages.environments.tables import grades_of
 
     derivations = [
         read_derivation(item.text, item.finish_reason, explained, every_premise=True) if explained else None
         for item in completions
     ]
     puzzle = question.puzzle
-    graded = [get(puzzle.environment).grade(item.text, puzzle) if puzzle else None for item in completions]
+    graded = [grades_of([(item.text, puzzle)])[0] if puzzle else None for item in completions]
     if options.json:
         print_json(
             {

@@ -15,6 +15,7 @@ from flows.lookup.stages import STAGES
 from flows.report.derivation import Derivation, read_derivation
 from flows.report.example_group import ReadAnswer, read_answers
 from stages.environments.tables import puzzles_by_id
+from stages.environments.thoughts import thought_opened
 
 _TITLES = {"before": "before GRPO", "after": "after GRPO, promoted"}
 _COLUMNS = (
@@ -95,7 +96,9 @@ def find_before_after(record: RunRecord, store: Store) -> BeforeAfter | None:
     manifest = reports[first].manifest
     split = str(manifest.facts["split"])
     puzzles = Artifact.open(store, Ref(**manifest.inputs["puzzles"])).read_table(f"{split}.parquet", PUZZLES)
-    puzzle = puzzles_by_id(puzzles.filter(pl.col("puzzle_id") == puzzle_id))[puzzle_id]
+    puzzle = puzzles_by_id(
+        puzzles.filter(pl.col("puzzle_id") == puzzle_id), thought_opened=thought_opened(manifest.facts)
+    )[puzzle_id]
     completions: list[JudgedCompletion] = []
     for title, table in ((first, before), (second, after)):
         row = table.filter(pl.col("puzzle_id") == puzzle_id).row(0, named=True)

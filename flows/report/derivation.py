@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from stages.environments import environment
 from stages.environments.capabilities import Proves
 from stages.environments.puzzle import Asserted, DeductionCounts, Puzzle, StatementVerdict
+from stages.environments.tables import assertions
 
 _VERDICT_ORDER: tuple[StatementVerdict, ...] = ("proved", "contradicted", "restated", "open")
 SYMBOLS: dict[StatementVerdict, str] = {
@@ -134,7 +135,7 @@ def read_derivation(text: str, finish_reason: str, puzzle: Puzzle, *, every_prem
             only those of the first false one are searched.
     """
     solver = environment.get(puzzle.environment)
-    if not isinstance(solver, Proves) or (statements := solver.deductions(text, puzzle)) is None:
+    if not isinstance(solver, Proves) or (statements := assertions(text, puzzle)) is None:
         return None
     derivation = Derivation(
         text, finish_reason, tuple(StatementLine(i, item) for i, item in enumerate(statements, start=1))

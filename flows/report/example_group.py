@@ -15,6 +15,7 @@ from artifacts.schemas import GRADES, PUZZLES, ROLLOUTS, validated
 from artifacts.store.store import Store
 from stages.environments.puzzle import Asserted, Puzzle
 from stages.environments.tables import assertions, puzzles_by_id
+from stages.environments.thoughts import thought_opened
 
 if TYPE_CHECKING:
     from flows.lookup.history import IterationRecord
@@ -75,6 +76,11 @@ class ExampleGroup:
     size: int
     completions: list[Completion]
 
+    @property
+    def makes_statements(self) -> bool:
+        """Whether one of the completions makes a statement."""
+        return any(item.statements for item in self.completions)
+
 
 def find_example_group(record: "IterationRecord", layout: RunLayout, store: Store) -> ExampleGroup | None:
     """Returns the group with the largest range of rewards in the first shard; None if the rollouts are not graded.
@@ -95,7 +101,9 @@ def find_example_group(record: "IterationRecord", layout: RunLayout, store: Stor
     ranked = rows.filter(pl.col("group") == group).sort("reward", "sample", descending=[True, False])
     puzzles = Artifact.open(store, Ref(**inputs["puzzles"])).read_table("train.parquet", PUZZLES)
     puzzle_id = ranked["puzzle_id"][0]
-    puzzle = puzzles_by_id(puzzles.filter(pl.col("puzzle_id") == puzzle_id))[puzzle_id]
+    puzzle = puzzles_by_id(
+        puzzles.filter(pl.col("puzzle_id") == puzzle_id), thought_opened=thought_opened(rollouts.manifest.facts)
+    )[puzzle_id]
     row_by_title = {"best": 0, "median": len(ranked) // 2, "worst": len(ranked) - 1}
     return ExampleGroup(
         record.number,

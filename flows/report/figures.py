@@ -83,18 +83,24 @@ def terminal_columns(iterations: Sequence[IterationFigures]) -> list[Metric]:
 
 
 def page_columns(iterations: Sequence[IterationFigures]) -> list[Metric]:
-    """Returns the metrics of the HTML report's table of iterations, in the order of its columns."""
-    return _columns(iterations, lambda item: item.page != "")
+    """Returns the metrics of the HTML report's table of iterations that have values, in the order of its columns."""
+    return measured(_columns(iterations, lambda item: item.page != ""), iterations)
 
 
 def prefect_columns(iterations: Sequence[IterationFigures]) -> list[Metric]:
-    """Returns the metrics of Prefect's table of iterations, in the order of its columns."""
-    return _columns(iterations, lambda item: item.prefect is not None)
+    """Returns the metrics of Prefect's table of iterations that have values, in the order of its columns."""
+    return measured(_columns(iterations, lambda item: item.prefect is not None), iterations)
 
 
 def plotted(iterations: Sequence[IterationFigures]) -> list[Metric]:
-    """Returns the metrics that have a panel in the plot of a run's health."""
-    return _columns(iterations, lambda item: item.plotted)
+    """Returns the metrics that have a panel in the plot of a run's health: those that are not 0 throughout."""
+    panels = _columns(iterations, lambda item: item.plotted)
+    return [metric for metric in panels if any(item.value(metric.key) for item in iterations)]
+
+
+def measured(columns: Sequence[Metric], iterations: Sequence[IterationFigures]) -> list[Metric]:
+    """Returns the metrics that at least one iteration has."""
+    return [metric for metric in columns if any(item.value(metric.key) is not None for item in iterations)]
 
 
 def summary_metrics() -> list[Metric]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flows.report.metrics import interval_text, unfinished_text
+from flows.report.metrics import interval_text, makes_statements, unfinished_text
 from stages.statistics.estimates import Interval
 
 MODES = ("sampled", "greedy")
@@ -68,7 +68,7 @@ MEASURES: tuple[Measure, ...] = (
             "clipped_ratio"),
     Measure("early_stopped_fraction", tracker="early_stopped_ratio"),
     Measure("deductions", "statements", _statements_cell, "statements",
-            is_shown=lambda facts: facts["deductions"]["statements"] != 0),
+            is_shown=lambda facts: makes_statements(facts["deductions"])),
 )  # fmt: skip
 """The figures of an evaluation in one mode."""
 

@@ -10,7 +10,7 @@ throughput; held-out accuracy is under `eval/`, the measurement on the test spli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from statistics import fmean
@@ -26,6 +26,7 @@ MetricValue = float | Interval | None
 MetricValues = Mapping[str, MetricValue]
 """The figures of one iteration by metric key."""
 
+_FEWEST_STATEMENTS = 0.05
 INTERVAL = "interval"
 """The format of a mean with its 95% interval: `62.1% (58.0 to 66.2)`."""
 
@@ -143,6 +144,26 @@ def unfinished_text(truncated_fraction: MetricValue, early_stopped_fraction: Met
     return "" if truncated_fraction is None else text(truncated_fraction, ".1%") + early
 
 
+def makes_statements(deductions: Mapping[str, float | None] | None) -> bool:
+    """Returns whether answers make statements, on average at least 0.05 each, which tables show as 0.1.
+
+    Fewer are chance hits of the reader in the texts of a model that writes no statements.
+
+    Args:
+        deductions: Mean number of statements of an answer, by verdict and in total; None if nothing can be proved.
+    """
+    if deductions is None:
+        return False
+    total = deductions.get("statements", sum(value or 0.0 for value in deductions.values()))
+    return total is not None and total >= _FEWEST_STATEMENTS
+
+
+def without_empty(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
+    """Returns the head and the rows of a table without the columns that are empty in all rows, except the first."""
+    kept = [i for i in range(len(head)) if i == 0 or any(row[i] for row in rows)]
+    return [head[i] for i in kept], [[row[i] for i in kept] for row in rows]
+
+
 def _fact(stage: str, key: str) -> MetricSource:
     return MetricSource(stage, lambda record: record.facts(stage).get(key))
 
@@ -175,7 +196,7 @@ def _statements(verdict: str) -> MetricSource:
     def read(record: IterationRecord) -> float | None:
         measured = record.facts("evaluate").get("sampled") or {}
         deductions = measured.get("deductions", {})
-        return deductions[verdict] if deductions.get("statements") else None
+        return deductions[verdict] if makes_statements(deductions) else None
 
     return MetricSource("evaluate", read)
 

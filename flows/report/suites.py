@@ -6,7 +6,7 @@ from typing import Any
 from flows.lookup.history import RunRecord
 from flows.report.figures import measurement
 from flows.report.measures import MODES
-from flows.report.metrics import interval_text
+from flows.report.metrics import interval_text, without_empty
 from stages.statistics.records import Measurement
 
 OWN = "validation, in the run"
@@ -29,9 +29,11 @@ def suites_section(record: RunRecord) -> dict[str, Any] | None:
     if not record.suites:
         return None
     facts = {suite: next(iter(reports.values())).facts for suite, reports in record.suites.items()}
+    titles = ["iteration", *(f"{title}, {mode}" for title in curves(record) for mode in MODES)]
+    head, rows = without_empty(titles, suite_rows(record))
     return {
-        "head": ["iteration", *(f"{title}, {mode}" for title in curves(record) for mode in MODES)],
-        "rows": suite_rows(record),
+        "head": head,
+        "rows": rows,
         "names": [
             {"name": suite, "puzzles": item["puzzles"], "split": item["split"], "grader": item["grader"]}
             for suite, item in facts.items()

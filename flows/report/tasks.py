@@ -76,6 +76,7 @@ class TaskTable:
             "suite": self.suite,
             "mode": self.mode,
             "iterations": self.iterations,
+            "has_changes": any(row.change for row in self.rows),
             "rows": [
                 {"task": row.task, "cells": [_cell(item) for item in row.accuracies], "change": _change(row.change)}
                 for row in self.rows

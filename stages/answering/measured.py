@@ -99,6 +99,7 @@ def measured(
     key: str,
     price: TokenPrice | HourPrice | None,
     tokens_per_s: float | None,
+    thought_opened: bool = False,
 ) -> BenchmarkedModel:
     """Returns the figures of a model.
 
@@ -111,11 +112,13 @@ def measured(
         key: Key of the artifact with the answers.
         price: Price of tokens, or of the machine; None if it is not known.
         tokens_per_s: Measured speed of a checkpoint's sampling; None if it is not known.
+        thought_opened: The fact `THOUGHT_OPENED` of the answers.
     """
     counted = answers.drop_nulls("completion_tokens")
     default, *others = graders_of(puzzles)
-    first = results_of(answers, puzzles, cast(Grader, default), prove=True)  # statements are the same for all graders
-    results = {default: first} | {grader: results_of(answers, puzzles, cast(Grader, grader)) for grader in others}
+    known = puzzles_by_id(puzzles, thought_opened=thought_opened)
+    first = results_of(answers, known, cast(Grader, default), prove=True)  # statements are the same for all graders
+    results = {default: first} | {grader: results_of(answers, known, cast(Grader, grader)) for grader in others}
     return BenchmarkedModel(
         name=name,
         kind=kind,
@@ -135,13 +138,14 @@ def measured(
     )
 
 
-def results_of(answers: pl.DataFrame, puzzles: pl.DataFrame, grader: Grader, *, prove: bool = False) -> pl.DataFrame:
+def results_of(
+    answers: pl.DataFrame, known: Mapping[str, Puzzle], grader: Grader, *, prove: bool = False
+) -> pl.DataFrame:
     """Returns graded answers as rows of the `results` schema, mode `sampled`.
 
     Every answer has a row, whatever its outcome; an unknown length is 0. With `prove`, the statements of answers are
     proved and counted; otherwise their columns are null.
     """
-    known: Mapping[str, Puzzle] = puzzles_by_id(puzzles)
     graded = graded_texts(answers.select("text", "puzzle_id").iter_rows(), known, grader)
     rows = [
         {
@@ -168,7 +172,9 @@ def check_graders(puzzles: pl.DataFrame) -> None:
     first = puzzles.unique("environment", keep="first", maintain_order=True)
     known = puzzles_by_id(first)
     for grader in graders_of(first):
-        graded_texts([("", puzzle_id) for puzzle_id in known], known, cast(Grader, grader))
+        graded_texts(
+            [(puzzle.thinking.closing, puzzle_id) for puzzle_id, puzzle in known.items()], known, cast(Grader, grader)
+        )
 
 
 def _accuracy(results: pl.DataFrame) -> Accuracy:

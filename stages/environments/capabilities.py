@@ -152,7 +152,7 @@ class ChecksFormat(Protocol):
     """A layout of answers that `grade.reward.format_weight` rewards."""
 
     def well_formed(self, text: str, puzzle: Puzzle) -> bool:
-        """Returns whether a completion has the layout that the prompt asks for."""
+        """Returns whether a whole completion, thoughts included, has the layout that the prompt asks for."""
         ...
 
 

@@ -15,6 +15,7 @@ from artifacts.config import Config
 from stages.environments import environment
 from stages.environments.capabilities import ListsValues, LocatesAnswers, WritesAnswers, needs
 from stages.environments.puzzle import Puzzle
+from stages.environments.tables import answer_ends
 
 CorruptionKind = Literal["shuffle_steps", "delete_steps", "insert_steps", "wrong_answers", "swap_names"]
 
@@ -161,8 +162,8 @@ def corrupted(texts: Sequence[tuple[str, Puzzle]], config: CorruptionConfig, see
     divided: list[SteppedText] = []
     if config.kind != "swap_names":
         for text, puzzle in texts:
-            locator = needs(environment.get(puzzle.environment), LocatesAnswers, where, remedy)
-            divided.append(SteppedText.of(text, locator.answer_ends(text, puzzle)))
+            needs(environment.get(puzzle.environment), LocatesAnswers, where, remedy)
+            divided.append(SteppedText.of(text, answer_ends(text, puzzle)))
     pool = _Pool(divided, [puzzle.digest for _, puzzle in texts]) if config.kind == "insert_steps" else None
     result: list[str] = []
     for number, ((text, puzzle), seed) in enumerate(zip(texts, seeds, strict=True)):

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from stages.environments.thoughts import DEFAULT_THINKING, ThinkingConfig
+
 Grader = Literal["strict", "published"]
 FileGrader = Literal["exact", "choice", "number", "boxed", "regex"]
 FILE_GRADERS: tuple[FileGrader, ...] = get_args(FileGrader)
@@ -35,6 +37,7 @@ class Puzzle:
         digest: SHA-256 (hex) of the formal puzzle, not of its text; it ignores the order of the clues. For an item
             without clues it is the SHA-256 of the prompt.
         difficulty: Sizes of the puzzle by name (`suspects`, `weapons`, `rooms`, `times`, `motives`, ...).
+        thinking: The part of a completion that graders read.
     """
 
     puzzle_id: str
@@ -45,6 +48,7 @@ class Puzzle:
     seed: int | None
     digest: str
     difficulty: dict[str, int]
+    thinking: ThinkingConfig = DEFAULT_THINKING
 
 
 @dataclass(frozen=True)

@@ -52,13 +52,8 @@ def single_grade(words: str | None, accuracy: float, note: str = "", *, value: s
     return Graded(accuracy, right, {ANSWER: Parsed(kept, value, right, note)})
 
 
-def between_tags(text: str, start: int = 0) -> tuple[int, int] | None:
-    """Returns start and end of the words from `<answer>` to the last `</answer>`; None if there is no such pair.
-
-    Args:
-        text: Any text.
-        start: Number of characters at its beginning that are not searched.
-    """
-    close = text.rfind(CLOSE_TAG, start)
-    begin = text.rfind(OPEN_TAG, start, close) if close >= 0 else -1
+def between_tags(text: str) -> tuple[int, int] | None:
+    """Returns start and end of the words from `<answer>` to the last `</answer>`; None if there is no such pair."""
+    close = text.rfind(CLOSE_TAG)
+    begin = text.rfind(OPEN_TAG, 0, close) if close >= 0 else -1
     return None if begin < 0 else (begin + len(OPEN_TAG), close)

@@ -8,7 +8,7 @@ import polars as pl
 from stages.environments import environment
 from stages.environments.capabilities import AnswersCalls, Proves
 from stages.environments.puzzle import Puzzle
-from stages.environments.tables import DEDUCTION_COLUMNS, puzzles_by_id
+from stages.environments.tables import DEDUCTION_COLUMNS, assertions, puzzles_by_id
 
 VERDICTS = DEDUCTION_COLUMNS[1:]
 """Kinds of statements: proved, restated, open, contradicted."""
@@ -77,7 +77,7 @@ def _first_refuted(text: str, puzzle: Puzzle) -> Refuted | None:
     solver = environment.get(puzzle.environment)
     if not isinstance(solver, Proves):
         return None
-    statements = solver.deductions(text, puzzle) or []
+    statements = assertions(text, puzzle) or []
     first = next((item for item in statements if item.verdict == "contradicted"), None)
     numbers = None if first is None else solver.premises(first.text, puzzle)
     if first is None or numbers is None:

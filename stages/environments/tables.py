@@ -3,25 +3,28 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
-from typing import Any, get_args
+from dataclasses import asdict, fields, replace
+from typing import Any, cast, get_args
 
 import polars as pl
 
 from artifacts.errors import BadInputError, IntegrityError
-from artifacts.schemas import PUZZLES, as_table
+from artifacts.schemas import PUZZLES, THINKING, as_table
 from stages.environments import environment
 from stages.environments.capabilities import (
     AnswersCalls,
     GradesMany,
+    LocatesAnswers,
     NamesThings,
     Proves,
     WritesAnswers,
     WritesDerivations,
     needs,
 )
-from stages.environments.puzzle import Asserted, DeductionCounts, Graded, Grader, Puzzle, Style, Taught
+from stages.environments.puzzle import Asserted, DeductionCounts, Graded, Grader, Parsed, Puzzle, Style, Taught
+from stages.environments.single_answer import ITEM, MISSING
 from stages.environments.solver_tool import Passage, write_call, write_told
+from stages.environments.thoughts import ThinkingConfig, answer_start
 
 DEDUCTION_COLUMNS = tuple(field.name for field in fields(DeductionCounts))
 
@@ -38,6 +41,7 @@ def to_table(puzzles: Sequence[Puzzle]) -> pl.DataFrame:
             "difficulty": json.dumps(puzzle.difficulty),
             "seed": puzzle.seed,
             "digest": puzzle.digest,
+            **({} if (thinking := puzzle.thinking.as_json()) is None else {THINKING: thinking}),
         }
         for puzzle in puzzles
     ]
@@ -46,15 +50,36 @@ def to_table(puzzles: Sequence[Puzzle]) -> pl.DataFrame:
 
 def from_table(table: pl.DataFrame) -> list[Puzzle]:
     """Returns the puzzles in a table of the `puzzles` schema."""
-    return [
-        Puzzle(**{**row, "solution": json.loads(row["solution"]), "difficulty": json.loads(row["difficulty"])})
-        for row in table.iter_rows(named=True)
-    ]
+    return [_puzzle(row) for row in table.iter_rows(named=True)]
 
 
-def puzzles_by_id(table: pl.DataFrame) -> dict[str, Puzzle]:
-    """Returns the puzzles in a table by their id."""
-    return {puzzle.puzzle_id: puzzle for puzzle in from_table(table)}
+def _puzzle(row: dict[str, Any]) -> Puzzle:
+    thinking = ThinkingConfig.from_json(row.get(THINKING))
+    parsed: dict[str, Any] = {
+        "solution": json.loads(row["solution"]),
+        "difficulty": json.loads(row["difficulty"]),
+        THINKING: thinking,
+    }
+    return Puzzle(**{**row, **parsed})
+
+
+def puzzles_by_id(table: pl.DataFrame, *, thought_opened: bool = False) -> dict[str, Puzzle]:
+    """Returns the puzzles in a table by their id.
+
+    Args:
+        table: A table of the `puzzles` schema.
+        thought_opened: Whether the chat template of the model that answers them opens a thought in the prompt, so that
+            a completion which does not close it has no answer.
+    """
+    return {
+        puzzle.puzzle_id: replace(puzzle, thinking=puzzle.thinking.after_prompt(thought_opened))
+        for puzzle in from_table(table)
+    }
+
+
+def thinking_of(table: pl.DataFrame) -> ThinkingConfig:
+    """Returns the rule of thinking of a table of puzzles, which is the same for all puzzles of a set."""
+    return ThinkingConfig.from_json(table[THINKING][0] if THINKING in table.columns and len(table) else None)
 
 
 def graded_texts(answered: Iterable[tuple[str, str]], known: Mapping[str, Puzzle], grader: Grader) -> list[Graded]:
@@ -73,15 +98,55 @@ def graded_texts(answered: Iterable[tuple[str, str]], known: Mapping[str, Puzzle
     for number, (_, puzzle_id) in enumerate(pairs):
         by_environment.setdefault(_known(puzzle_id, known).environment, []).append(number)
     grades: dict[int, Graded] = {}
-    for name, numbers in by_environment.items():
-        task_environment = environment.get(name)
+    for numbers in by_environment.values():
         texts_there = [(pairs[number][0], known[pairs[number][1]]) for number in numbers]
-        if isinstance(task_environment, GradesMany):
-            graded = task_environment.grade_many(texts_there)
-        else:
-            graded = [task_environment.grade(text, puzzle, grader) for text, puzzle in texts_there]
-        grades |= dict(zip(numbers, graded, strict=True))
+        grades |= dict(zip(numbers, grades_of(texts_there, grader), strict=True))
     return [grades[number] for number in range(len(pairs))]
+
+
+def grades_of(answered: Sequence[tuple[str, Puzzle]], grader: Grader = "strict") -> list[Graded]:
+    """Returns the grades of completions, each given with its puzzle, in order; all puzzles are of one environment.
+
+    Graders see the answer only, without thoughts (see `thoughts.answer_start`). A completion without an answer is not
+    shown to them: all its answers are `missing`.
+
+    Args:
+        answered: Each completion, any text, with its puzzle.
+        grader: Rule of grading (see `stages.environments.environment.Environment.grade`).
+    """
+    starts = [answer_start(text, puzzle.thinking) for text, puzzle in answered]
+    said = [(text[start:], puzzle) for (text, puzzle), start in zip(answered, starts, strict=True) if start is not None]
+    task_environment = environment.get(answered[0][1].environment) if said else None
+    if task_environment is None:
+        graded = iter(())
+    elif isinstance(task_environment, GradesMany):
+        graded = iter(task_environment.grade_many(said))
+    else:
+        graded = iter([task_environment.grade(text, puzzle, grader) for text, puzzle in said])
+    return [
+        _unanswered(puzzle) if start is None else next(graded)
+        for (_, puzzle), start in zip(answered, starts, strict=True)
+    ]
+
+
+def _unanswered(puzzle: Puzzle) -> Graded:
+    """Returns the grade of a completion without an answer."""
+    missing = Parsed(None, None, False, MISSING)
+    return Graded(0.0, False, {question: missing for question in puzzle.solution if question != ITEM})
+
+
+def answer_ends(text: str, puzzle: Puzzle, grader: Grader = "strict") -> dict[str, int]:
+    """Returns the number of characters of a completion up to the end of each answer in it, by question.
+
+    Args:
+        text: The completion, any text.
+        puzzle: Its puzzle, whose environment is one of `LocatesAnswers`.
+        grader: Rule by which answers are read.
+    """
+    if (start := answer_start(text, puzzle.thinking)) is None:
+        return {}
+    locator = cast(LocatesAnswers, environment.get(puzzle.environment))
+    return {question: start + end for question, end in locator.answer_ends(text[start:], puzzle, grader).items()}
 
 
 def _known(puzzle_id: str, known: Mapping[str, Puzzle]) -> Puzzle:
@@ -119,9 +184,16 @@ def unread_counts(answers: pl.Series) -> dict[str, int]:
 
 
 def assertions(text: str, puzzle: Puzzle) -> list[Asserted] | None:
-    """Returns the statements about its puzzle that a completion asserts; None if nothing can be proved about it."""
+    """Returns the statements about its puzzle that a completion asserts; None if nothing can be proved about it.
+
+    A thought asserts nothing; see `thoughts.answer_start`.
+    """
     solver = environment.get(puzzle.environment)
-    return solver.deductions(text, puzzle) if isinstance(solver, Proves) else None
+    if not isinstance(solver, Proves):
+        return None
+    start = answer_start(text, puzzle.thinking)
+    said = solver.deductions("" if start is None else text[start:], puzzle)
+    return said and [replace(item, start=(start or 0) + item.start) for item in said]
 
 
 def count_deductions(text: str, puzzle: Puzzle) -> DeductionCounts | None:
@@ -154,10 +226,19 @@ def taught_passages(table: pl.DataFrame, taught: Taught | None) -> list[list[Pas
     """
     puzzles = from_table(table)
     if taught == "transcripts":
-        return [_transcript(puzzle) for puzzle in puzzles]
-    if taught is not None:
-        return [[Passage(_derivation(puzzle, taught))] for puzzle in puzzles]
-    return [[Passage(_answer_writer(puzzle).write_answer(puzzle))] for puzzle in puzzles]
+        texts = [_transcript(puzzle) for puzzle in puzzles]
+    elif taught is not None:
+        texts = [[Passage(_derivation(puzzle, taught))] for puzzle in puzzles]
+    else:
+        texts = [[Passage(_answer_writer(puzzle).write_answer(puzzle))] for puzzle in puzzles]
+    return [_after_thought(passages, puzzle) for puzzle, passages in zip(puzzles, texts, strict=True)]
+
+
+def _after_thought(passages: list[Passage], puzzle: Puzzle) -> list[Passage]:
+    """Returns the passages of an answer with the mark that must stand before it."""
+    if puzzle.thinking.rule != "required":
+        return passages
+    return [Passage(f"\n{puzzle.thinking.closing}\n{passages[0].text}"), *passages[1:]]
 
 
 def tokenizer_texts(table: pl.DataFrame, taught: Taught | None) -> list[str]:

@@ -20,11 +20,12 @@ from artifacts.schemas import ANSWERS, ANSWERS_FILE, BY_TOOL, PUZZLES, ROLLOUTS,
 from stages.context import StageContext
 from stages.environments.puzzle import Grader, Puzzle
 from stages.environments.tables import graded_texts, puzzles_by_id, taught_passages
+from stages.environments.thoughts import thought_opened
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.models.tokenizers.digest import tokenizer_digest
 from stages.texts.selection import DistilConfig, Room, TeacherText, after_corruption, select
 
-REVISION = 1
+REVISION = 2  # thoughts are not read
 
 
 def distil(
@@ -135,10 +136,12 @@ def _candidates(
     if teacher.kind == Answers.__name__:
         asked = Artifact.open(ctx.store, Ref(**source.manifest.inputs["puzzles"]))
         split = source.manifest.identity.config["split"]
-        known = puzzles_by_id(asked.read_table(f"{split}.parquet", PUZZLES))
+        asked_table = asked.read_table(f"{split}.parquet", PUZZLES)
+        known = puzzles_by_id(asked_table, thought_opened=thought_opened(source.manifest.facts))
         candidates = _of_answers(source.read_table(ANSWERS_FILE, ANSWERS), known)
     else:
-        known = puzzles_by_id(own.read_table("train.parquet", PUZZLES))
+        own_train = own.read_table("train.parquet", PUZZLES)
+        known = puzzles_by_id(own_train, thought_opened=thought_opened(source.manifest.facts))
         candidates = _of_rollouts(source.read_tables(ROLLOUTS), known)
     return _graded(candidates, config.grader)
 
@@ -182,12 +185,12 @@ def _of_answers(answers: pl.DataFrame, known: Mapping[str, Puzzle]) -> list[Teac
     candidates: list[TeacherText] = []
     for row in answers.sort("group", "sample").iter_rows(named=True):
         outcome = {"answered": None, "length": "truncated"}.get(row["outcome"], row["outcome"])
-        text = row["text"]
+        text, puzzle = row["text"], _puzzle(row["puzzle_id"], known)
         if row["reasoning"]:
-            text = f"<think>\n{row['reasoning'].strip()}\n</think>\n\n{text}"
+            marks = puzzle.thinking
+            text = f"{marks.opening}\n{row['reasoning'].strip()}\n{marks.closing}\n\n{text}"
         unusable = outcome or (None if text.strip() else "empty")
-        puzzle, tokens = _puzzle(row["puzzle_id"], known), row["completion_tokens"]
-        candidates.append(TeacherText(puzzle, row["sample"], text, unusable, None, tokens))
+        candidates.append(TeacherText(puzzle, row["sample"], text, unusable, None, row["completion_tokens"]))
     return candidates
 
 

@@ -17,12 +17,13 @@ from stages.context import StageContext
 from stages.curriculum.levels import RUN, rate_figures, rates
 from stages.environments.puzzle import Grader
 from stages.environments.tables import graded_texts, puzzles_by_id
+from stages.environments.thoughts import THOUGHT_OPENED
 from stages.models.source import ModelConfig
 from stages.sampling.collect import adopt_rollouts, collect
 from stages.sampling.config import SamplingConfig
 from stages.sampling.turns import own_lengths
 
-REVISION = 1
+REVISION = 2  # thoughts are not read
 
 
 class RatedModel(Config):
@@ -90,12 +91,12 @@ def rate(
     if f"{split}.parquet" not in source.manifest.files:
         raise BadInputError(f"split {split!r}", "not in the puzzle set", ", ".join(source.names(".parquet")))
     table = source.read_table(f"{split}.parquet", PUZZLES)
-    by_id = puzzles_by_id(table)
     shards = out.attempt(identity, resumable=True)
     rated: list[pl.DataFrame] = []
     for number, (name, checkpoint) in enumerate(checkpoints.items()):
         stem = f"rollouts{number:02d}"  # not the name: one may begin with another
-        collect(table, config.sampling, checkpoint, shards, ctx, stem=stem, label=f"rate {name}")
+        facts = collect(table, config.sampling, checkpoint, shards, ctx, stem=stem, label=f"rate {name}")
+        by_id = puzzles_by_id(table, thought_opened=facts[THOUGHT_OPENED])
         sampled = adopt_rollouts(shards, stem, config.sampling)
         assert sampled is not None  # collect has just written them
         grades = graded_texts(sampled.select("text", "puzzle_id").iter_rows(), by_id, config.grader)

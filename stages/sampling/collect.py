@@ -15,7 +15,8 @@ from artifacts.identity import settings_of
 from artifacts.refs import Checkpoint, Ref
 from artifacts.schemas import BY_TOOL, ROLLOUTS, as_table
 from stages.context import StageContext
-from stages.environments.tables import told_by_id
+from stages.environments.tables import thinking_of, told_by_id
+from stages.environments.thoughts import THOUGHT_OPENED, ThinkingConfig
 from stages.models.json_file import read_json
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.sampling.client import GroupSamples, Prompt
@@ -44,7 +45,8 @@ def collect(
         label: Name of the work on the progress display.
 
     Returns:
-        Counts, speed and the engine's compute type (None for engines that run elsewhere), for the manifest.
+        Counts, speed, the engine's compute type (None for engines that run elsewhere), and whether the chat template
+        opens a thought (`THOUGHT_OPENED`), for the manifest.
 
     Raises:
         BadInputError: A prompt leaves no room for an answer in the model's context, or the environment of a puzzle
@@ -57,7 +59,10 @@ def collect(
     def prompt_of(puzzle_id: str) -> Prompt:
         return Prompt(puzzle_id, tokenizer.prompt_ids(texts[puzzle_id]))
 
-    return collect_prompts(list(texts), prompt_of, sampling, weights, attempt, ctx, stem=stem, label=label, told=told)
+    opened = opens_thought(tokenizer, thinking_of(puzzles))
+    how = (sampling, weights, attempt, ctx)
+    facts = collect_prompts(list(texts), prompt_of, *how, stem=stem, label=label, told=told)
+    return {**facts, THOUGHT_OPENED: opened}
 
 
 def collect_prompts(
@@ -84,7 +89,7 @@ def collect_prompts(
         told: Returns the tool's answer (see `Tool.told`); None if completions call no tool.
 
     Returns:
-        As `collect`.
+        As `collect`, without `THOUGHT_OPENED`.
 
     Raises:
         BadInputError: A prompt leaves no room for an answer in the model's context.
@@ -122,6 +127,26 @@ def collect_prompts(
         "sampling_s": elapsed_s,
         "tokens_per_s": shards.tokens / elapsed_s if shards.tokens else 0.0,
     }
+
+
+def opens_thought(tokenizer: ChatTokenizer, thinking: ThinkingConfig) -> bool:
+    """Returns whether a model's chat template opens a thought in the prompt, which its completions continue.
+
+    Raises:
+        BadInputError: Decoding omits the mark that ends a thought, so that no grader can find it.
+    """
+    if thinking.rule == "kept":
+        return False
+    if tokenizer.hides(thinking.closing):
+        raise BadInputError(
+            "puzzles.thinking.closing",
+            f"{thinking.closing!r}, a special token of the model, which the texts of completions do not have",
+            "a mark that completions show",
+            "set puzzles.thinking.rule = 'kept', so that thoughts are graded as well, or use another model",
+        )
+    message = "question"
+    start_of_answer = tokenizer.prompt_text(message).rpartition(message)[2]
+    return start_of_answer.rfind(thinking.opening) > start_of_answer.rfind(thinking.closing)
 
 
 def adopt_rollouts(attempt: Attempt[Any], stem: str, sampling: SamplingConfig) -> pl.DataFrame | None:

@@ -14,6 +14,7 @@ from artifacts.refs import Checkpoint, Ref
 from stages.context import StageContext
 from stages.environments.puzzle import Grader
 from stages.environments.tables import graded_texts, puzzles_by_id
+from stages.environments.thoughts import THOUGHT_OPENED
 from stages.sampling.collect import adopt_rollouts, collect
 from stages.sampling.config import KEPT_GROUPS, SamplingConfig
 
@@ -70,7 +71,9 @@ def collect_mixed(
         tokens, seconds = tokens + facts["completion_tokens"], seconds + facts["sampling_s"]
         sampled = adopt_rollouts(attempt, STEM, sampling)
         assert sampled is not None  # collect has just written them
-        mixed = mixed_groups(sampled.filter(pl.col("group") < size), puzzles, config.grader)
+        mixed = mixed_groups(
+            sampled.filter(pl.col("group") < size), puzzles, config.grader, thought_opened=facts[THOUGHT_OPENED]
+        )
         missing = groups - len(mixed)
         if missing <= 0 or size == len(puzzles) or rounds > config.max_rounds:
             break
@@ -82,21 +85,25 @@ def collect_mixed(
         "groups_kept": len(mixed[:groups]),
         "rounds": rounds,
         "compute_dtype": facts["compute_dtype"],
+        THOUGHT_OPENED: facts[THOUGHT_OPENED],
         "completion_tokens": tokens,
         "sampling_s": seconds,
         "tokens_per_s": tokens / seconds if tokens else 0.0,
     }
 
 
-def mixed_groups(rollouts: pl.DataFrame, puzzles: pl.DataFrame, grader: Grader) -> list[int]:
+def mixed_groups(
+    rollouts: pl.DataFrame, puzzles: pl.DataFrame, grader: Grader, *, thought_opened: bool = False
+) -> list[int]:
     """Returns the numbers of the groups whose completions differ in accuracy, ascending.
 
     Args:
         rollouts: Rows of the `rollouts` schema.
         puzzles: Rows of the `puzzles` schema: the puzzles that they answer.
         grader: Rules by which answers are read.
+        thought_opened: See `puzzles_by_id`.
     """
-    by_id = puzzles_by_id(puzzles)
+    by_id = puzzles_by_id(puzzles, thought_opened=thought_opened)
     accuracies: dict[int, list[float]] = {}
     grades = graded_texts(rollouts.select("text", "puzzle_id").iter_rows(), by_id, grader)
     for group, graded in zip(rollouts["group"], grades, strict=True):

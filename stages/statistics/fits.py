@@ -18,6 +18,8 @@ FIRST_ITERATION, ROLLING = 10, 5
 """First iteration of the fit, and length in iterations of the running mean at whose peak the fit ends."""
 FEWEST_POINTS = 8
 """Number of points below which a learning curve gets no fit."""
+LEAST_SPAN = 2.0
+"""Last over first fitted iteration below which a fit means nothing: on logarithmic axes, the points are one spot."""
 _SCALES = 80
 _GAUSS_NEWTON_STEPS = 12
 
@@ -106,6 +108,11 @@ class Saturating:
     gap: float
     scale: float
     aic: float
+
+    @property
+    def is_plausible(self) -> bool:
+        """Whether the curve rises to a level that accuracy can reach."""
+        return self.gap > 0.0 and 0.0 < self.level <= 1.0
 
     def at(self, iteration: float) -> float:
         """Returns the accuracy that the fit gives for an iteration."""
@@ -209,6 +216,18 @@ def bootstrap_power_law(
     values_DA = np.exp(intercepts_D[:, None] + slopes_D[:, None] * np.log(np.asarray(at, dtype=np.float64)))
     band = np.quantile(values_DA, (0.025, 0.975), axis=0)
     return PowerLawBand(Interval(float(slope[0]), float(low), float(high)), tuple(band[0]), tuple(band[1]))
+
+
+def means_something(fit: PowerLaw, band: PowerLawBand | None) -> bool:
+    """Returns whether a power law says something about a learning curve, so that views show it.
+
+    Its points must span a factor of `LEAST_SPAN` in iterations, the 95% interval of its slope must be above 0 (the fit
+    ends at the peak, so a slope that puzzles drawn at random take away is noise), and it must not give an accuracy
+    above 1.
+    """
+    if band is None or fit.last < LEAST_SPAN * fit.first:
+        return False
+    return band.slope.low > 0.0 and fit.at(fit.last) <= 1.0
 
 
 def frontier(costs: Sequence[float], accuracies: Sequence[float]) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stages.environments.thoughts import answer_start
 from stages.strategies.config import BudgetForcing, TruncationProbe
 from stages.strategies.requests import Chain, Key, Request, keys_of
 
@@ -52,7 +53,8 @@ def budget_forcing(config: BudgetForcing, interview: Interview) -> None:
         elif item.ended:
             starts[key] = item.token_ids + interview.tokenizer.text_ids(config.end)
         else:
-            starts[key] = item.token_ids + interview.tokenizer.text_ids(forced(text, config.end + config.answer))
+            words = config.end + config.answer if config.end else _answer_prompt(text, config.answer, interview, key)
+            starts[key] = item.token_ids + interview.tokenizer.text_ids(forced(text, words))
     _force(interview, starts, config.answer_tokens, config.temperature)
 
 
@@ -93,6 +95,12 @@ def forced(text: str, words: str) -> str:
     return words if text.endswith("\n") or words.startswith("\n") else f"\n{words}"
 
 
+def _answer_prompt(text: str, words: str, interview: Interview, key: Key) -> str:
+    """Returns the words that force an answer after a cut text; they end the thought that the cut leaves open."""
+    thinking = interview.puzzles[key[0]].thinking
+    return words if answer_start(text, thinking) is not None else f"{thinking.closing}\n{words}"
+
+
 def truncation_probe(config: TruncationProbe, interview: Interview) -> None:
     """Cuts the sampled answers at each budget and forces the answer there. An answer that ended before stays.
 
@@ -110,5 +118,7 @@ def truncation_probe(config: TruncationProbe, interview: Interview) -> None:
                 chain.add("answer", row["text"], "stop", 0, point=point, answer=True)
             else:
                 text = interview.tokenizer.decode(ids[:budget])
-                starts[key] = ids[:budget] + interview.tokenizer.text_ids(forced(text, config.answer))
+                starts[key] = ids[:budget] + interview.tokenizer.text_ids(
+                    forced(text, _answer_prompt(text, config.answer, interview, key))
+                )
         _force(interview, starts, config.answer_tokens, interview.sampled.temperature, point)

@@ -15,10 +15,17 @@ from artifacts.refs import Checkpoint, Ref
 from artifacts.schemas import ROUNDS, as_table
 from stages.context import StageContext
 from stages.environments.puzzle import Graded, Grader, Puzzle
-from stages.environments.tables import count_deductions, deduction_columns, grade_columns, graded_texts, puzzles_by_id
+from stages.environments.tables import (
+    count_deductions,
+    deduction_columns,
+    grade_columns,
+    graded_texts,
+    puzzles_by_id,
+    thinking_of,
+)
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.sampling.client import Prompt
-from stages.sampling.collect import adopt_rollouts, collect_prompts, longest_sequence
+from stages.sampling.collect import adopt_rollouts, collect_prompts, longest_sequence, opens_thought
 from stages.sampling.config import SamplingConfig
 from stages.strategies.config import BudgetForcing, RoundsStrategy, Sift, ThinkTwice, title_of
 from stages.strategies.forcing import budget_forcing, truncation_probe
@@ -88,10 +95,11 @@ class Interview:
     ) -> None:
         self.strategy, self.sampled = strategy, sampled
         self.grader: Grader = grader
-        self.puzzles: dict[str, Puzzle] = puzzles_by_id(table)
         self.rollouts = {(row["puzzle_id"], row["sample"]): row for row in rollouts.iter_rows(named=True)}
         folder = ctx.local_folder(weights)
         self.tokenizer = ChatTokenizer(folder)
+        opened = opens_thought(self.tokenizer, thinking_of(table))
+        self.puzzles: dict[str, Puzzle] = puzzles_by_id(table, thought_opened=opened)
         self.chains: dict[Key, Chain] = {}
         self._context_tokens = longest_sequence(folder, ctx.profile.engine.max_model_len)
         self._weights, self._attempt, self._ctx = weights, attempt, ctx

@@ -2,30 +2,26 @@ r"""Sixty answers to mathematical problems with the verdict that each must get, 
 
 from dataclasses import dataclass
 
-from stages.environments.maths.answers import AnswerIn, AnswerRule, Thinking
+from stages.environments.maths.answers import AnswerIn
 from stages.environments.maths.verdicts import Reason
-
-LAST_BOX = AnswerRule()
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A completion, the right answers, the rule, and the verdict."""
+    """A completion, the right answers, where the answer stands, and the verdict."""
 
     completion: str
     golds: tuple[str, ...]
     reason: Reason
-    rule: AnswerRule = LAST_BOX
+    answer_in: AnswerIn = "last_box"
 
 
 def boxed(answer: str, gold: str, reason: Reason) -> Pair:
     return Pair(rf"So it is $\boxed{{{answer}}}$.", (gold,), reason)
 
 
-def placed(
-    completion: str, gold: str, reason: Reason, answer_in: AnswerIn = "last_box", thinking: Thinking = "cut"
-) -> Pair:
-    return Pair(completion, (gold,), reason, AnswerRule(answer_in, thinking))
+def placed(completion: str, gold: str, reason: Reason, answer_in: AnswerIn = "last_box") -> Pair:
+    return Pair(completion, (gold,), reason, answer_in)
 
 
 CORRECTED = r"It is \boxed{3}. Wait, that is wrong. It is \boxed{4}."
@@ -90,10 +86,10 @@ PAIRS = (
     placed(CORRECTED, "3", "right", "first_box"),
     placed(CORRECTED, "4", "wrong", "anywhere"),  # the boxes are one set, as in Open-RS
     placed(r"The final answer is $4$.", "4", "right", "anywhere"),
-    placed("<think>4?</think> <answer> 4 </answer>", "4", "right", "answer_tag", "required"),
+    placed("4? <answer> 4 </answer>", "4", "right", "answer_tag"),
     placed("**Answer:** 4.", "4", "right", "answer_line"),
-    placed(r"<think>\boxed{3}</think> I do not know.", "3", "no_answer"),
-    placed(r"\boxed{3} and I am still thinking", "3", "no_answer", thinking="required"),
+    placed(" I do not know.", "3", "no_answer"),
+    placed(r"\boxed{3 and I am still writing", "3", "no_answer"),
     # Answers that cannot be compared
     placed("The answer is 4.", "4", "no_answer"),
     boxed("x^2+", "3", "unparsed_answer"),

@@ -87,6 +87,17 @@ class Growing(Wild):
     def items(self, count, seed):
         return [{"prompt": f"p{number}"} for number in range(count + os.getpid() % 1000)]
 
+class Swapped(Wild):
+    def items(self, seed, count):
+        return [{"prompt": f"p{seed + number}"} for number in range(count)]
+    def grade(self, item, completion): return float(completion == item["prompt"])
+
+class Renamed(Wild):
+    def items(self, n, seed): return [{"prompt": "a"}] * n
+
+class Misgraded(Wild):
+    def grade(self, text, item): return 1.0
+
 class Half:
     def grade(self, completion, item): return 1.0
 

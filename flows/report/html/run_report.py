@@ -189,10 +189,8 @@ def _iteration_table(iterations: Sequence[IterationFigures]) -> dict[str, Any]:
 
 def _seconds_table(iterations: Sequence[IterationFigures]) -> dict[str, Any]:
     rows = seconds_rows(iterations)
-    return {
-        "head": list(rows[0]),
-        "rows": [["" if cell is None else str(cell) for cell in row.values()] for row in rows],
-    }
+    cells = [["" if cell is None else str(cell) for cell in row.values()] for row in rows]
+    return {"head": list(rows[0]), "rows": cells}
 
 
 def _example(example: ExampleGroup) -> dict[str, Any]:
@@ -200,8 +198,8 @@ def _example(example: ExampleGroup) -> dict[str, Any]:
         "iteration": example.iteration,
         "puzzle_id": example.puzzle_id,
         "size": example.size,
-        "has_statements": any(item.statements for item in example.completions),
-        "completions": [_completion(item) for item in example.completions],
+        "has_statements": example.makes_statements,
+        "completions": [_completion(item, example.makes_statements) for item in example.completions],
         "prompt": example.prompt,
     }
 
@@ -226,7 +224,7 @@ def _derivation(item: JudgedCompletion) -> dict[str, Any]:
     }
 
 
-def _completion(item: Completion) -> dict[str, Any]:
+def _completion(item: Completion, makes_statements: bool) -> dict[str, Any]:
     statements = item.statements or []
     summary_of_statements = {
         "counts": statement_counts(statements),
@@ -236,7 +234,7 @@ def _completion(item: Completion) -> dict[str, Any]:
         "title": completion_title(item),
         "pieces": text_pieces(item.text, statements, _COMPLETION_CHARACTERS),
         "answers": _answers(item.answers),
-        "statements": None if item.statements is None else summary_of_statements,
+        "statements": summary_of_statements if makes_statements else None,
         "conclusions": [],
     }
 

@@ -40,10 +40,21 @@ def run_plots(
         iterations: The run so far.
         suites: See `suites_plot`; empty if the run was measured on no suite.
     """
-    drawn = {"accuracy.png": accuracy_plot(iterations), "reward.png": reward_plot(iterations)}
-    if any(item.value("proved_statements") is not None for item in iterations):
+
+    def known(*keys: str) -> bool:
+        return any(item.value(key) is not None for item in iterations for key in keys)
+
+    drawn: dict[str, bytes] = {}
+    if known("sampled_accuracy", "greedy_accuracy", "train_accuracy"):
+        drawn["accuracy.png"] = accuracy_plot(iterations)
+    if known("reward"):
+        drawn["reward.png"] = reward_plot(iterations)
+    if known("proved_statements"):
         drawn["statements.png"] = statements_plot(iterations)
-    drawn |= {"health.png": health_plot(iterations), "seconds.png": seconds_plot(iterations)}
+    if plotted(iterations):
+        drawn["health.png"] = health_plot(iterations)
+    if any(item.total_s for item in iterations if item.number > 0):
+        drawn["seconds.png"] = seconds_plot(iterations)
     return drawn | ({"suites.png": suites_plot(suites)} if suites else {})
 
 
@@ -102,7 +113,7 @@ def statements_plot(iterations: Sequence[IterationFigures]) -> bytes:
 
 
 def health_plot(iterations: Sequence[IterationFigures]) -> bytes:
-    """Draws a panel for each metric that the registry marks as plotted; `Metric.presence` may leave one out."""
+    """Draws a panel for each metric of `figures.plotted`, at least one."""
     panels = plotted(iterations)
     rows = -(-len(panels) // 2)
     figure = blank_figure(5.6, 1.8 * rows)

@@ -61,9 +61,11 @@ def _show_pictures(shown: ShownArtifacts, view: "RunView", run: str, title: str,
     # The study reads the tables of all iterations, so it is shown only at the end.
     plots = {**view.plots, **(view.study_plots if "after" in view.record.evaluations else {})}
     drawn = {_WORDS.get(name, name.removesuffix(".png")): smaller(png, _SHARE) for name, png in plots.items()}
-    shown.markdown(f"{run}-plots", ui_text.plots_page(drawn, note), title)
-    accuracy = base64.b64encode(drawn["accuracy"]).decode()
-    shown.image(f"{run}-accuracy", f"data:image/png;base64,{accuracy}", title)
+    if drawn:
+        shown.markdown(f"{run}-plots", ui_text.plots_page(drawn, note), title)
+    if "accuracy" in drawn:
+        accuracy = base64.b64encode(drawn["accuracy"]).decode()
+        shown.image(f"{run}-accuracy", f"data:image/png;base64,{accuracy}", title)
     if view.batch:
         number, batch = view.batch
         picture = smaller(view.batch_picture, _SHARE) if view.batch_picture else None

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord
 from flows.lookup.preparation import dropped_line, newest_rates, pretraining_of, rate_line, selection_line
-from flows.lookup.stages import OPTIONAL, PARTS
+from flows.lookup.stages import PARTS
 from flows.report.before_after import BeforeAfter, JudgedCompletion
 from flows.report.derivation import SYMBOLS, Derivation, statement_counts, statements_by_verdict, step_line
 from flows.report.example_group import Completion, ExampleGroup, ReadAnswer
@@ -76,17 +76,20 @@ def iteration_rows(iterations: Sequence[IterationFigures]) -> list[dict[str, Any
 def seconds_rows(iterations: Sequence[IterationFigures]) -> list[dict[str, Any]]:
     """Returns a row for each iteration: the seconds of each stage and of all stages, and the sampling speed.
 
-    A cell is None if the stage has not published. An optional stage has a column only if an iteration has it.
+    A cell is None if the stage has not published. A stage has a column only if an iteration has it, and so has the
+    sampling speed.
     """
-    stages = [stage for stage in PARTS if stage not in OPTIONAL or any(stage in item.seconds for item in iterations)]
+    stages = [stage for stage in PARTS if any(stage in item.seconds for item in iterations)]
+    speeds = [_rounded(item.value("sampled_tokens_per_s"), 1) for item in iterations]
+    has_speed = any(speed is not None for speed in speeds)
     return [
         {
             "iteration": item.number,
             **{stage: _rounded(item.seconds.get(stage), 2) for stage in stages},
             "all": round(item.total_s, 2),
-            "tokens/s sampled": _rounded(item.value("sampled_tokens_per_s"), 1),
+            **({"tokens/s sampled": speed} if has_speed else {}),
         }
-        for item in iterations
+        for item, speed in zip(iterations, speeds, strict=True)
     ]
 
 
@@ -102,7 +105,7 @@ def completions_page(example: ExampleGroup) -> str:
         lines += [f"### {completion_title(item)}", "", fenced(item.text), ""]
         if item.answers:
             lines += ["What the grader read:", "", fenced(_answers(item.answers)), ""]
-        if item.statements is not None:
+        if item.statements is not None and example.makes_statements:
             lines += [statement_counts(item.statements), ""]
             if item.statements:
                 lines += [fenced(statement_lines(item.statements)), ""]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _COLOURS = ("#0f766e", "#c2410c", "#1d4ed8", "#7c3aed", "#a16207", "#be185d", "#4d7c0f", "#0369a1")
 
 Fits = Mapping[str, tuple[PowerLaw, PowerLawBand | None] | None]
-"""The power law of each run with its interval; None where the curve has too few points."""
+"""The power law of each run with its interval; None where it would say nothing."""
 
 
 def learning_plot(curves: Mapping[str, LearningCurve], fits: Fits) -> bytes:
@@ -139,8 +139,9 @@ def _draw_fit(above: "Axes", below: "Axes", fit: PowerLaw, interval: PowerLawBan
     above.plot(spread, [fit.at(number) for number in spread], color=colour, linewidth=1.8)
     if interval is not None:
         above.fill_between(spread, interval.low, interval.high, color=colour, alpha=0.15, linewidth=0)
-    level = fit.saturating
-    above.plot(spread, [level.at(number) for number in spread], color=colour, linewidth=1.0, linestyle=":")
+    if fit.saturating.is_plausible:
+        levels = [fit.saturating.at(number) for number in spread]
+        above.plot(spread, levels, color=colour, linewidth=1.0, linestyle=":")
     below.scatter(fit.iterations, fit.residuals, s=8, color=colour)
 
 

@@ -18,7 +18,7 @@ from artifacts.schemas import PUZZLES, RESULTS
 from artifacts.store.store import Store
 from flows.lookup.stages import STAGES
 from stages.statistics.estimates import Interval, estimate
-from stages.statistics.fits import PowerLaw, PowerLawBand, bootstrap_power_law, fit_power_law
+from stages.statistics.fits import PowerLaw, PowerLawBand, bootstrap_power_law, fit_power_law, means_something
 from stages.statistics.repeated import chance_all_right, chance_any_right
 
 if TYPE_CHECKING:
@@ -49,11 +49,12 @@ class LearningCurve:
     wrong_tokens: list[float | None]
 
     def power_law(self) -> tuple[PowerLaw, PowerLawBand | None] | None:
-        """Returns the power law of the curve with its interval; None if it has too few points."""
+        """Returns the power law of the curve with its interval; None if it would say nothing (`means_something`)."""
         fit = fit_power_law(self.iterations, [item.mean for item in self.accuracy])
         if fit is None:
             return None
-        return fit, bootstrap_power_law(self.iterations, self.scores, range(fit.first, fit.last + 1))
+        band = bootstrap_power_law(self.iterations, self.scores, range(fit.first, fit.last + 1))
+        return (fit, band) if means_something(fit, band) else None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from artifacts.store.store import Store
 from flows.lookup.divergence import Divergence
 from flows.lookup.history import RunRecord, alarms_of
-from flows.report.metrics import interval_text
+from flows.report.metrics import interval_text, makes_statements, without_empty
 from flows.report.study.benchmark import BenchmarkModels
 from flows.report.study.pictures import cost_plot, difficulty_plot, learning_plot, lengths_plot, reliability_plot
 from flows.report.study.series import (
@@ -33,7 +33,7 @@ class RunStudy:
     Attributes:
         name: Its name.
         curve: Its learning curve; None if fewer than two iterations were measured.
-        fit: The power law of the curve with its interval; None if the curve has too few points.
+        fit: The power law of the curve with its interval; None if it would say nothing.
         answered: The answers of its models, the latest model last.
         alarms: The beginnings of alarms (see `alarms_of`).
     """
@@ -112,13 +112,14 @@ def page_values(runs: Sequence[RunStudy], benchmark: BenchmarkModels | None) -> 
     puzzles = benchmark.puzzles if benchmark else ""
     priced = _priced(benchmark)
     line = frontier_line(priced)
+    head, rows = without_empty(
+        ["", "accuracy", "cost of an answer, $", "tokens of an answer", *VERDICTS],
+        [*_benchmark_rows(benchmark), *(row for run in runs for row in _run_rows(run))],
+    )
     return {
         "title": "Deerstalker study",
         "heading": ", ".join(filter(None, [puzzles, *(run.name for run in runs)])) or "benchmark",
-        "models": {
-            "head": ["", "accuracy", "cost of an answer, $", "tokens of an answer", *VERDICTS],
-            "rows": [*_benchmark_rows(benchmark), *(row for run in runs for row in _run_rows(run))],
-        },
+        "models": {"head": head, "rows": rows},
         "frontier": frontier_sentence(line, priced, benchmark),
         "fits": fit_table(runs),
         "alarms": [f"{run.name}: {alarm}" for run in runs for alarm in run.alarms],
@@ -127,10 +128,10 @@ def page_values(runs: Sequence[RunStudy], benchmark: BenchmarkModels | None) -> 
 
 
 def fit_table(runs: Sequence[RunStudy]) -> dict[str, Any] | None:
-    """Returns the table of power laws; None if no curve has enough points."""
+    """Returns the table of power laws; None if no curve has one."""
     rows = [_fit_row(run.name, *run.fit) for run in runs if run.fit]
     head = ["", "slope (95%)", "at iteration 1", "iterations", "residuals, s.d.", "AIC", "AIC, levels off", "level"]
-    return {"head": head, "rows": rows} if rows else None
+    return dict(zip(("head", "rows"), without_empty(head, rows), strict=True)) if rows else None
 
 
 def refuted_table(runs: Sequence[RunStudy], benchmark: BenchmarkModels | None = None) -> dict[str, Any] | None:
@@ -207,10 +208,11 @@ def _run_rows(run: RunStudy) -> list[list[str]]:
 
 
 def _verdict_cells(statements: Mapping[str, float] | None) -> list[str]:
-    return [f"{statements[name]:.2f}" if statements else "" for name in VERDICTS]
+    return [f"{statements[name]:.2f}" if makes_statements(statements) else "" for name in VERDICTS]
 
 
 def _fit_row(name: str, fit: PowerLaw, interval: PowerLawBand | None) -> list[str]:
+    level = fit.saturating
     bounds = f" ({interval.slope.low:.3f} to {interval.slope.high:.3f})" if interval else ""
     return [
         name,
@@ -219,8 +221,7 @@ def _fit_row(name: str, fit: PowerLaw, interval: PowerLawBand | None) -> list[st
         f"{fit.first} to {fit.last}",
         f"{np.std(fit.residuals):.3f}",
         f"{fit.aic:.1f}",
-        f"{fit.saturating.aic:.1f}",
-        f"{fit.saturating.level:.1%}",
+        *((f"{level.aic:.1f}", f"{level.level:.1%}") if level.is_plausible else ("", "")),
     ]
 
 
@@ -236,5 +237,5 @@ def _fit_json(run: RunStudy) -> dict[str, Any] | None:
         "first": fit.first,
         "last": fit.last,
         "aic": fit.aic,
-        "saturating": vars(fit.saturating),
+        "saturating": vars(fit.saturating) if fit.saturating.is_plausible else None,
     }

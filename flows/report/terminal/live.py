@@ -12,7 +12,7 @@ from artifacts.layout import RunLayout
 from artifacts.store.store import Store
 from flows.config.recipe import Recipe
 from flows.lookup.history import read_iteration
-from flows.report.figures import IterationFigures, iteration_figures, terminal_columns
+from flows.report.figures import IterationFigures, iteration_figures, measured, terminal_columns
 from flows.report.metrics import Metric, text
 from flows.report.text.visible import one_line
 from flows.report.text.wrapping import print_labelled
@@ -133,12 +133,12 @@ def print_iterations(console: Console, iterations: Sequence[IterationFigures]) -
     If the console is too narrow for it, the seconds of single stages are left out, and a second table has the metrics
     that only some runs have.
     """
-    columns = terminal_columns(iterations)
+    columns = measured(terminal_columns(iterations), iterations)
     header, rows = table_header(columns), [table_row(figures, columns) for figures in iterations]
     if max(map(len, [header, *rows])) <= console.width:
         _print_rows(console, header, rows)
         return
-    common = terminal_columns([])
+    common = measured(terminal_columns([]), iterations)
     _print_rows(console, _figures_header(common), [_figures_row(figures, common) for figures in iterations])
     _print_figures(console, iterations, [item for item in columns if item not in common])
     stages = ", ".join(_STAGES_SHOWN)

@@ -14,6 +14,7 @@ from stages.environments.capabilities import ListsValues
 from stages.environments.logic_puzzles.answers import write_answer
 from stages.environments.puzzle import Graded, Grader, Parsed, Puzzle
 from stages.environments.solver_tool import own_words
+from stages.environments.thoughts import answer_start
 
 _MARKER = re.compile(r"(?<![A-Za-z0-9])([A-Z])[*_]{0,3}[.):][*_]{0,3}(?![^\s*_`\"'(\[])")
 _CLOCK = re.compile(r"(?<![0-9])([0-9]{1,2}):([0-9]{2})[ \t]{0,3}([ap])\.?[ \t]?m\b\.?")
@@ -102,8 +103,9 @@ class LetteredAnswers:
         return write_answer(puzzle)
 
     def well_formed(self, text: str, puzzle: Puzzle) -> bool:
-        """See `well_formed`."""
-        return well_formed(text, puzzle.solution.keys())
+        """Returns whether the answers stand as `well_formed` says, after the thought."""
+        start = answer_start(text, puzzle.thinking)
+        return start is not None and well_formed(text[start:], puzzle.solution.keys())
 
 
 def _published_matches(text: str, letter: str) -> Iterator[re.Match[str]]:

@@ -12,27 +12,11 @@ from typing import Literal, get_args
 from stages.environments.single_answer import between_tags
 
 AnswerIn = Literal["last_box", "first_box", "answer_tag", "answer_line", "anywhere"]
-Thinking = Literal["cut", "required", "kept"]
 ANSWERS_IN: tuple[AnswerIn, ...] = get_args(AnswerIn)
-THINKING: tuple[Thinking, ...] = get_args(Thinking)
-THINK_END = "</think>"
 _TOKEN = re.compile(r"\\f?boxed[ \t]{0,8}\{|\\[{}\\]|[{}]")
 _ANSWER_LINE = re.compile(r"answer[*_]{0,3}[ \t]{0,8}:[*_]{0,3}[ \t]{0,8}([^\n]+)", re.IGNORECASE)
 _SEARCHED_FOR_LINE = 300
 """Characters at the end of a completion in which `Answer:` is searched, as DAPO's grader does."""
-
-
-@dataclass(frozen=True)
-class AnswerRule:
-    """The place of the final answer in a completion.
-
-    Attributes:
-        answer_in: See `MathsConfig.answer_in`.
-        thinking: See `MathsConfig.thinking`.
-    """
-
-    answer_in: AnswerIn = "last_box"
-    thinking: Thinking = "cut"
 
 
 @dataclass(frozen=True)
@@ -48,33 +32,22 @@ class Span:
     end: int
 
 
-def final_answer(completion: str, rule: AnswerRule) -> Span | None:
-    """Returns the final answer of a completion as it is written; None if there is none where the rule expects it.
+def final_answer(text: str, answer_in: AnswerIn = "last_box") -> Span | None:
+    """Returns the final answer in a text without thoughts, as it is written; None if there is none.
 
-    Under `anywhere` that is the whole completion, without its thinking part if the rule says so.
+    Args:
+        text: Any text.
+        answer_in: Where it stands (see `MathsConfig.answer_in`); under `anywhere` it is the whole text.
     """
-    start = _after_thinking(completion, rule.thinking)
-    if start is None:
-        return None
-    match rule.answer_in:
+    match answer_in:
         case "last_box" | "first_box":
-            return _box(completion, start, first=rule.answer_in == "first_box")
+            return _box(text, 0, first=answer_in == "first_box")
         case "answer_tag":
-            return _tagged(completion, start)
+            return _tagged(text)
         case "answer_line":
-            return _line(completion, start)
+            return _line(text)
         case "anywhere":
-            return Span(completion[start:], len(completion))
-
-
-def _after_thinking(completion: str, thinking: Thinking) -> int | None:
-    """Returns the offset of the searched part; None if `</think>` is required and the completion has none."""
-    if thinking == "kept":
-        return 0
-    tag = completion.rfind(THINK_END)
-    if tag < 0:
-        return None if thinking == "required" else 0
-    return tag + len(THINK_END)
+            return Span(text, len(text))
 
 
 def _box(text: str, start: int, *, first: bool) -> Span | None:
@@ -111,12 +84,12 @@ def _inside(text: str, start: int, end: int) -> Span:
     return Span(text[start:end] if boxed is None else boxed.words, end)
 
 
-def _tagged(text: str, start: int) -> Span | None:
-    words = between_tags(text, start)
+def _tagged(text: str) -> Span | None:
+    words = between_tags(text)
     return None if words is None else _inside(text, *words)
 
 
-def _line(text: str, start: int) -> Span | None:
+def _line(text: str) -> Span | None:
     """Returns the rest of the line after the last `Answer:` among the last characters."""
-    last = deque(_ANSWER_LINE.finditer(text, max(start, len(text) - _SEARCHED_FOR_LINE)), maxlen=1)
+    last = deque(_ANSWER_LINE.finditer(text, max(0, len(text) - _SEARCHED_FOR_LINE)), maxlen=1)
     return _inside(text, *last[0].span(1)) if last else None

@@ -7,7 +7,7 @@ from typing import Literal, cast
 
 from pydantic import Field
 
-from stages.environments.maths.answers import AnswerIn, Thinking
+from stages.environments.maths.answers import AnswerIn
 from stages.environments.question_file.config import QuestionColumns, WrittenNumber
 
 
@@ -31,11 +31,6 @@ class MathsConfig(QuestionColumns):
         "there is one. `answer_line`: after the last `Answer:` among the last 300 characters, up to the end of the "
         "line. `anywhere`: where math-verify finds it by the settings of Open-RS, so that several boxes may be a set.",
     )
-    thinking: Thinking = Field(
-        default="cut",
-        description="What counts as thinking and is not searched. `cut`: all text up to the last </think>, if there is "
-        "one. `required`: likewise, and without </think> there is no answer. `kept`: nothing.",
-    )
     unreadable: Literal["refuse", "drop", "keep"] = Field(
         default="refuse",
         description="What happens if math-verify cannot read the right answer of a problem. `refuse`: an error that "
@@ -46,7 +41,7 @@ class MathsConfig(QuestionColumns):
     @property
     def environment_name(self) -> str:
         """The name that is stored with each problem; it holds all that grading depends on."""
-        return f"maths:{self.answer_in}:{self.thinking}:{installed_release()}"
+        return f"maths:{self.answer_in}:{installed_release()}"
 
     def answer_text(self, value: object) -> object:
         """Returns a list of right answers as one text, which `golds_of` reads; any other value stays as it is."""

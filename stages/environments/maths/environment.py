@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from artifacts.errors import BadInputError, DeerstalkerError
 from stages.environments.capabilities import Items
-from stages.environments.maths.answers import ANSWERS_IN, THINKING, AnswerIn, AnswerRule, Thinking, final_answer
+from stages.environments.maths.answers import ANSWERS_IN, AnswerIn, final_answer
 from stages.environments.maths.config import MathsConfig, golds_of, installed_release
 from stages.environments.maths.verdicts import LIMIT_CPU_S, Verdict
 from stages.environments.puzzle import Graded, Grader, Puzzle
@@ -16,7 +16,6 @@ from stages.environments.question_file.reading import FileQuestion, read_questio
 from stages.environments.single_answer import ANSWER, CLOSE_TAG, MISSING, OPEN_TAG, single_grade
 from stages.processes.limited_calls import CallResult, LimitedCalls
 
-_THINK_END_LINE = "\n</think>\n"
 _SHOWN_PROBLEMS = 5
 _FIRST_RELEASE = "0.9.0"
 """The release of math-verify whose sets have no release in their identity."""
@@ -26,14 +25,15 @@ class Maths:
     """Mathematical problems whose answers stand where a rule says; see `stages.environments.environment.Environment`.
 
     Args:
-        rule: The place of the final answer in a completion.
+        answer_in: The place of the final answer in a completion.
         release: The release of math-verify that compares answers.
     """
 
     name = "maths"
 
-    def __init__(self, rule: AnswerRule, release: str) -> None:
-        self._rule, self._release = rule, release
+    def __init__(self, answer_in: AnswerIn, release: str) -> None:
+        self._answer_in: AnswerIn = answer_in
+        self._release = release
         self.graders = (f"math-verify {release}",)
 
     def source(self, config: MathsConfig) -> "ProblemSource":
@@ -63,33 +63,31 @@ class Maths:
                 f"math-verify {self._release}, for which the problems were read",
                 f"pip install math-verify=={self._release}, or make the puzzle set again",
             )
-        calls = [(text, golds_of(puzzle.solution[ANSWER]), self._rule) for text, puzzle in answered]
+        calls = [(text, golds_of(puzzle.solution[ANSWER]), self._answer_in) for text, puzzle in answered]
         return [_graded(_verdict(outcome)) for outcome in _processes().map(calls)]
 
     def answer_ends(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> dict[str, int]:
         """Returns the number of characters up to the end of the answer; empty if its place is not known."""
-        if self._rule.answer_in == "anywhere":
+        if self._answer_in == "anywhere":
             return {}
-        answer = final_answer(text, self._rule)
+        answer = final_answer(text, self._answer_in)
         return {} if answer is None else {ANSWER: answer.end}
 
     def write_answer(self, puzzle: Puzzle) -> str:
-        """Returns a right answer where the rule expects it."""
+        """Returns a right answer where `grade` expects it."""
         gold = golds_of(puzzle.solution[ANSWER])[0]
-        boxed = final_answer(gold, AnswerRule(thinking="kept"))
+        boxed = final_answer(gold)
         answer = rf"\boxed{{{(gold if boxed is None else boxed.words).strip().strip('$')}}}"
-        if self._rule.answer_in == "answer_tag":
-            answer = f"{OPEN_TAG}{answer}{CLOSE_TAG}"
-        elif self._rule.answer_in == "answer_line":
-            answer = f"Answer: {answer}"
-        return f"{_THINK_END_LINE}{answer}" if self._rule.thinking == "required" else answer
+        if self._answer_in == "answer_tag":
+            return f"{OPEN_TAG}{answer}{CLOSE_TAG}"
+        return f"Answer: {answer}" if self._answer_in == "answer_line" else answer
 
     def well_formed(self, text: str, puzzle: Puzzle) -> bool:
-        r"""Returns whether `\n</think>\n` occurs exactly once.
+        """Returns whether the thought ends exactly once, by its closing mark on a line of its own.
 
         Source: `format_reward` in knoveleng/open-rs, src/open_r1/rewards.py; the opening tag is part of the prompt.
         """
-        return text.count(_THINK_END_LINE) == 1
+        return text.count(f"\n{puzzle.thinking.closing}\n") == 1
 
 
 class ProblemSource(QuestionSource[MathsConfig]):
@@ -128,7 +126,7 @@ class ProblemSource(QuestionSource[MathsConfig]):
 
 def unreadable(answers: Sequence[str]) -> set[int]:
     """Returns the numbers (from 0) of right answers that math-verify cannot read."""
-    outcomes = _processes().map([("", golds_of(answer), AnswerRule()) for answer in answers])
+    outcomes = _processes().map([("", golds_of(answer), ANSWERS_IN[0]) for answer in answers])
     return {number for number, outcome in enumerate(outcomes) if _verdict(outcome).reason != "no_answer"}
 
 
@@ -169,15 +167,14 @@ def _graded(result: Verdict) -> Graded:
 
 @lru_cache(maxsize=64)
 def maths(name: str) -> Maths:
-    """Returns the environment of a name, `maths:ANSWER_IN:THINKING:RELEASE`, or `maths` with the defaults.
+    """Returns the environment of a name, `maths:ANSWER_IN:RELEASE`, or `maths` with the defaults.
 
     Raises:
         BadInputError: There is no such rule.
     """
-    parts = name.split(":")[1:] or [ANSWERS_IN[0], THINKING[0], installed_release()]
+    parts = name.split(":")[1:] or [ANSWERS_IN[0], installed_release()]
     answer_in: AnswerIn | None = next((item for item in ANSWERS_IN if item == parts[0]), None)
-    thinking: Thinking | None = next((item for item in THINKING if item in parts[1:2]), None)
-    if len(parts) != 3 or answer_in is None or thinking is None:
-        expected = f"maths:ANSWER_IN:THINKING:RELEASE with {', '.join(ANSWERS_IN)} and {', '.join(THINKING)}"
-        raise BadInputError("environment", repr(name[:80]), expected, "name a rule")
-    return Maths(AnswerRule(answer_in, thinking), parts[2])
+    if len(parts) != 2 or answer_in is None:
+        expected = f"maths:ANSWER_IN:RELEASE with {', '.join(ANSWERS_IN)}"
+        raise BadInputError("environment", repr(name[:80]), expected, "name a rule, or make the puzzle set again")
+    return Maths(answer_in, parts[1])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-from stages.environments.maths.answers import AnswerRule, final_answer
+from stages.environments.maths.answers import AnswerIn, final_answer
 from stages.processes.cpu_limit import CpuLimitError, cpu_limit
 
 Reason = Literal["right", "wrong", "no_answer", "unparsed_answer", "unparsed_gold", "timeout", "failed"]
@@ -26,8 +26,8 @@ class Verdict:
     """The verdict on one completion.
 
     Attributes:
-        reason: `right` or `wrong`; or why the answers could not be compared: `no_answer` (none where the rule expects
-            it), `unparsed_answer` (it is not mathematics), `unparsed_gold` (the right answer is not; an error of the
+        reason: `right` or `wrong`; or why the answers could not be compared: `no_answer` (none in its
+            place), `unparsed_answer` (it is not mathematics), `unparsed_gold` (the right answer is not; an error of the
             data, never a reward), `timeout`, `failed` (the process that compared them crashed or lacked memory).
         words: The answer as it is written; None if there is none.
         end: Number of characters of the completion up to the end of the answer; None if there is none.
@@ -43,21 +43,21 @@ class Verdict:
         return self.reason == "right"
 
 
-def load() -> Callable[[str, tuple[str, ...], AnswerRule], Verdict]:
+def load() -> Callable[[str, tuple[str, ...], AnswerIn], Verdict]:
     """Imports and warms up math-verify, and returns `verdict`."""
     importlib.import_module("math_verify")  # not within a limit: an import that ends half-way leaves broken modules
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its own limits are off
-    verdict(r"\boxed{\frac{1}{2}}", ("0.5",), AnswerRule())
+    verdict(r"\boxed{\frac{1}{2}}", ("0.5",), "last_box")
     return verdict
 
 
-def verdict(completion: str, golds: tuple[str, ...], rule: AnswerRule) -> Verdict:
+def verdict(completion: str, golds: tuple[str, ...], answer_in: AnswerIn) -> Verdict:
     """Returns whether the final answer of a completion has the value of one of the right answers.
 
     Args:
-        completion: Any text.
+        completion: Any text, without thoughts.
         golds: The right answers, in LaTeX or as plain numbers; any one of them is right.
-        rule: The place of the final answer.
+        answer_in: The place of the final answer.
 
     Raises:
         RuntimeError: The calling thread is not the main thread of its process.
@@ -69,10 +69,10 @@ def verdict(completion: str, golds: tuple[str, ...], rule: AnswerRule) -> Verdic
         return Verdict("unparsed_gold")
     if not right_answers or not all(right_answers):
         return Verdict("unparsed_gold")
-    answer = final_answer(completion, rule)
+    answer = final_answer(completion, answer_in)
     if answer is None:
         return Verdict("no_answer")
-    anywhere = rule.answer_in == "anywhere"
+    anywhere = answer_in == "anywhere"
     words, end = (None, None) if anywhere else (answer.words.strip(), answer.end)
     try:
         with cpu_limit(LIMIT_CPU_S):
@@ -94,7 +94,7 @@ def parsed_gold(gold: str) -> list[Any]:
     In a text with boxes, such as a solution, the last box is read. An answer that math-verify reads but does not find
     equal to itself counts as unreadable.
     """
-    boxed = final_answer(gold, AnswerRule(thinking="kept"))
+    boxed = final_answer(gold)
     parsed = _parsed(gold if boxed is None else boxed.words)
     return parsed if parsed and _equal(parsed, parsed) else []
 

@@ -24,6 +24,7 @@ from stages.environments.single_answer import (
     single_grade,
     single_item,
 )
+from stages.environments.thoughts import answer_start
 from stages.processes.cpu_limit import CpuLimitError, cpu_limit
 from stages.processes.limited_calls import CallResult, LimitedCalls
 
@@ -138,8 +139,9 @@ class ReasoningGym:
         return f"{OPEN_TAG}{puzzle.solution[ANSWER]}{CLOSE_TAG}"
 
     def well_formed(self, text: str, puzzle: Puzzle) -> bool:
-        """Returns whether a completion has an answer between `<answer>` and `</answer>`."""
-        return read_answer(text) is not None
+        """Returns whether a completion has an answer between `<answer>` and `</answer>` after its thought."""
+        start = answer_start(text, puzzle.thinking)
+        return start is not None and read_answer(text[start:]) is not None
 
 
 def _unusable(where: str, found: str) -> BadInputError:

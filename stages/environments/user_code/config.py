@@ -27,7 +27,10 @@ _LIMIT_S = Field(
 
 
 class FunctionConfig(SourceConfig):
-    """An object in a Python file with the methods `items(count, seed)` and `grade(completion, item)`."""
+    """An object in a Python file with the methods `items(count, seed)` and `grade(completion, item)`.
+
+    The arguments are given by name. A completion is graded without its thought; see `puzzles.thinking`.
+    """
 
     LOCATIONS: ClassVar[tuple[str, ...]] = ("folder",)
 

@@ -121,7 +121,10 @@ class UserEnvironment:
         if self._location != "package" and (now := digest_of(Path(self._place))) != self._version:
             raise changed(self._place, self._version, now) from error
         raise BadInputError(
-            self.name, f"cannot be loaded ({error.found})", "an object with the methods items and grade", "correct it"
+            self.name,
+            f"cannot be loaded ({error.found})",
+            "an object with the methods items(self, count, seed) and grade(self, completion, item)",
+            "correct it",
         ) from error
 
     def _wrong(self, found: str, expected: str, text: str, puzzle: Puzzle) -> BadInputError:

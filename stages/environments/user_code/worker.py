@@ -5,7 +5,7 @@ import inspect
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +16,8 @@ from stages.environments.user_code.config import entry_point, version_of
 _MODULE = "deerstalker_user_environment"
 LARGEST_ITEM = 1_000_000
 """Bytes of the JSON of an item."""
+METHODS = {"items": ("count", "seed"), "grade": ("completion", "item")}
+"""Methods of an object, with the arguments that they get by name, so that their order does not matter."""
 
 
 def load(location: str, name: str, version: str) -> Callable[..., Any]:
@@ -27,18 +29,33 @@ def load(location: str, name: str, version: str) -> Callable[..., Any]:
         version: Digest of the file, or version of the package.
 
     Raises:
-        Exception: The object cannot be imported, lacks a method, or is of another version.
+        Exception: The object cannot be imported, is of another version, or lacks a method with the right arguments.
     """
     target = _from_package(name, version) if location == "package" else _from_file(Path(location), name, version)
     target = target() if inspect.isclass(target) else target
-    for method in ("items", "grade"):
-        if not callable(getattr(target, method, None)):
-            raise TypeError(f"{name} has no method {method}")
+    for method, names in METHODS.items():
+        _check_method(target, name, method, names)
 
     def call(method: str, *arguments: Any) -> Any:
         return {"items": _items, "grade": _grade, "levels": _levels}[method](target, *arguments)
 
     return call
+
+
+def _check_method(target: Any, name: str, method: str, names: Sequence[str]) -> None:
+    """Raises TypeError if an object has no method that can be called with arguments of these names."""
+    function = getattr(target, method, None)
+    expected = f"def {method}(self, {', '.join(names)})"
+    if not callable(function):
+        raise TypeError(f"{name} has no method {method}; write {expected}")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a function in C need not have one
+        return
+    try:
+        signature.bind(**dict.fromkeys(names))
+    except TypeError as error:
+        raise TypeError(f"{name}.{method}{signature}: {error}; write {expected}") from error
 
 
 def _from_file(file: Path, name: str, digest: str) -> Any:
@@ -68,7 +85,10 @@ def _items(target: Any, count: int, seed: int, level: str | None) -> list[str]:
         Exception: The method raises, or an item cannot be used.
     """
     settings = {} if level is None else {"level": level}
-    items = [item for item, _ in zip(target.items(count, seed, **settings), range(100 * count), strict=False)]
+    _check_method(target, type(target).__name__, "items", (*METHODS["items"], *settings))
+    items = [
+        item for item, _ in zip(target.items(count=count, seed=seed, **settings), range(100 * count), strict=False)
+    ]
     return [_checked(item, number) for number, item in enumerate(items)]
 
 
@@ -96,7 +116,7 @@ def _checked(item: Any, number: int) -> str:
 
 def _grade(target: Any, completion: str, item: str) -> float | str:
     """Returns the score, or the text of a returned value that is no number from 0 to 1."""
-    score = target.grade(completion, json.loads(item))
+    score = target.grade(completion=completion, item=json.loads(item))
     try:
         number = float(score) if not isinstance(score, str) else math.nan
     except (TypeError, ValueError):

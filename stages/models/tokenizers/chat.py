@@ -173,6 +173,11 @@ class ChatTokenizer:
         """Returns the text of token ids without special tokens; bytes that are not UTF-8 become U+FFFD."""
         return self._tokenizer.decode(token_ids, skip_special_tokens=True)
 
+    def hides(self, text: str) -> bool:
+        """Returns whether a text is one special token, which `decode` omits."""
+        token_id = self._tokenizer.token_to_id(text)
+        return token_id is not None and not self.decode([token_id])
+
     def token_ends(self, token_ids: Sequence[int]) -> list[int]:
         """Returns for each token the number of complete characters of `decode` up to its end, ascending.
 

@@ -134,6 +134,6 @@ def test_zebra_names_stay_in_their_kind() -> None:
 
 
 def test_an_environment_that_lists_no_values_is_refused() -> None:
-    puzzle = single_item("p", "maths:last_box:kept:0.9.0", "What is 1 + 1?", {"answer": "2"})
+    puzzle = single_item("p", "maths:last_box:0.9.0", "What is 1 + 1?", {"answer": "2"})
     with pytest.raises(BadInputError, match=r"corruption\.kind = 'wrong_answers': the environment 'maths' cannot list"):
         corrupted([(r"\boxed{2}", puzzle)], CorruptionConfig(kind="wrong_answers"), ["0"])

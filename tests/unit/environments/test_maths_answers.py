@@ -1,8 +1,8 @@
-r"""Where the final answer of a completion stands: which `\boxed{}`, tag or line, and what counts as thinking."""
+r"""Where the final answer of a completion stands: which `\boxed{}`, tag or line."""
 
 import pytest
 
-from stages.environments.maths.answers import AnswerIn, AnswerRule, Thinking, final_answer
+from stages.environments.maths.answers import AnswerIn, final_answer
 
 
 @pytest.mark.parametrize(
@@ -34,27 +34,10 @@ from stages.environments.maths.answers import AnswerIn, AnswerRule, Thinking, fi
     ],
 )
 def test_the_answer_of_each_rule(answer_in: AnswerIn, text: str, words: str | None) -> None:
-    answer = final_answer(text, AnswerRule(answer_in))
+    answer = final_answer(text, answer_in)
     assert (answer and answer.words) == words
     if answer is not None:
         assert answer.words in text[: answer.end]
-
-
-@pytest.mark.parametrize(
-    ("thinking", "text", "words"),
-    [
-        ("cut", r"\boxed{1}</think>\boxed{2}", "2"),
-        ("cut", r"\boxed{1}</think>2", None),
-        ("cut", r"\boxed{1}", "1"),
-        ("cut", r"a</think>\boxed{1}</think>\boxed{2}", "2"),
-        ("required", r"\boxed{1}</think>\boxed{2}", "2"),
-        ("required", r"\boxed{1}", None),
-        ("kept", r"\boxed{1}</think>2", "1"),
-    ],
-)
-def test_what_counts_as_thinking(thinking: Thinking, text: str, words: str | None) -> None:
-    answer = final_answer(text, AnswerRule(thinking=thinking))
-    assert (answer and answer.words) == words
 
 
 @pytest.mark.parametrize(
@@ -62,5 +45,5 @@ def test_what_counts_as_thinking(thinking: Thinking, text: str, words: str | Non
 )
 @pytest.mark.parametrize("answer_in", ["last_box", "first_box", "answer_tag", "answer_line"])
 def test_long_texts_without_an_end_are_read(answer_in: AnswerIn, text: str) -> None:
-    answer = final_answer(text, AnswerRule(answer_in))
+    answer = final_answer(text, answer_in)
     assert answer is None or answer_in == "answer_line"

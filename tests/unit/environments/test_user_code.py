@@ -97,6 +97,14 @@ def test_the_task_of_the_readme(folder: Path, ctx: StageContext) -> None:
     assert tokenizer_texts(to_table([item]), None) == [item.prompt]
 
 
+def test_the_order_of_the_arguments_does_not_matter(folder: Path, ctx: StageContext) -> None:
+    config = PrepareConfig(puzzle=function(folder, "wild.py:Swapped"), train=4, val=2, test=2)
+    splits = splits_of(config, ctx)
+    assert {name: len(items) for name, items in splits.items()} == {"train": 4, "val": 2, "test": 2}
+    item = splits["test"][0]
+    assert [environment.get(item.environment).grade(text, item).accuracy for text in (item.prompt, "x")] == [1.0, 0.0]
+
+
 def test_a_completion_that_cannot_be_graded_gets_0_and_its_reason(folder: Path) -> None:
     texts = ["score 0.25", "raise no\nsuch", "exit 3", "loop", f"memory {1 << 33}", "is 5", "value 1"]
     grades = graded(folder, texts, limit_s=0.5)
@@ -145,7 +153,12 @@ def test_a_score_that_differs_the_second_time_is_refused(folder: Path, tmp_path:
             "wild.py:Growing",
             r"Growing\.items, item \d+: 'prompt' is (nothing|'p\d+') and then (nothing|'p\d+') for items",
         ),
-        ("wild.py:Half", r"wild\.py:Half: cannot be loaded \(TypeError: Half has no method items\)"),
+        (
+            "wild.py:Half",
+            r"wild\.py:Half: cannot be loaded \(TypeError: Half has no method items; write def items\(",
+        ),
+        ("wild.py:Renamed", r"Renamed\.items\(n, seed\): .*'n'; write def items\(self, count, seed\)\); expected an"),
+        ("wild.py:Misgraded", r"Misgraded\.grade\(text, item\): .*'text'; write def grade\(self, completion, item\)"),
         ("wild.py:Wlid", r"AttributeError: wild\.py has no Wlid, did you mean 'Wild'"),
         (
             "broken.py:Task",

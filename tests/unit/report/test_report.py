@@ -18,16 +18,16 @@ from artifacts.schemas import RESULTS, TableSchema
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord, overview, read_run
 from flows.report.example_group import find_example_group
-from flows.report.figures import iteration_figures, terminal_columns
+from flows.report.figures import iteration_figures, plotted, terminal_columns
 from flows.report.html.run_report import PAGE, report_files
 from flows.report.metric_names import iteration_metrics
 from flows.report.metrics import METRICS, interval_text
 from flows.report.paired import before_and_after
 from flows.report.pictures.plots import health_plot
-from flows.report.prefect_pages.ui_text import iteration_rows
+from flows.report.prefect_pages.ui_text import iteration_rows, seconds_rows
 from flows.report.run_view import RunView
 from flows.report.suites import OWN, curves
-from flows.report.summary import measure_rows, summary
+from flows.report.summary import before_after_rows, measure_rows, summary
 from flows.report.terminal.live import table_row
 from stages.statistics.totals import totals
 from stages.strategies.figures import stored_figures
@@ -288,3 +288,44 @@ def test_overview_counts_finished_iterations(made: tuple[Store, RunLayout], tmp_
     assert (run.run, run.iterations, run.iterations_done) == ("made", 4, 4)
     assert run.promoted and run.promoted.iteration in range(5)
     assert overview(Store.open(str(tmp_path))) == []
+
+
+def test_nothing_is_shown_of_statements_that_a_run_does_not_make(made: tuple[Store, RunLayout]) -> None:
+    """Chance hits of the reader: one statement in hundreds of answers, `0.0: 0.0 proved` in a table."""
+    store, layout = made
+    record = read_run(store, layout.run)
+    few = {"statements": 0.008, "proved": 0.004, "restated": 0.0, "open": 0.0, "contradicted": 0.004}
+    for manifest in (*(item.manifests["evaluate"] for item in record.iterations), *record.evaluations.values()):
+        for mode in ("sampled", "greedy"):
+            manifest.facts[mode]["deductions"] = few
+    view = RunView(record, store)
+    page = report_files(view)[PAGE].decode()
+    assert "statements.png" not in view.plots
+    shown = page.partition("<body>")[2]  # without the colours of verdicts
+    assert shown and "proved" not in shown.partition("<pre>")[0] and "0.0: 0.0" not in shown
+    assert not [row for row in before_after_rows(record) if row[0].startswith("statements")]
+    assert not {"proved", "contradicted"} & {metric.column for metric in terminal_columns(view.figures)}
+    assert not {"proved", "contradicted"} & iteration_rows(view.figures)[0].keys()
+    assert summary(record, store)["iterations"][1]["proved_statements"] is None
+
+
+def test_a_run_that_has_only_begun_has_no_empty_part(made: tuple[Store, RunLayout]) -> None:
+    """It has measured the model before training and nothing else."""
+    store, layout = made
+    record = read_run(store, layout.run)
+    begun = replace(record, iterations=record.iterations[:1], evaluations={}, promoted=None)
+    view = RunView(begun, store)
+    assert set(view.plots) == {"accuracy.png"}
+    page = report_files(view)[PAGE].decode()
+    assert "<h2>Health and time</h2>" not in page
+    for empty in ("<th>reward</th>", "<th>lr</th>", '<div class="plots"></div>', '<div class="cards"></div>'):
+        assert empty not in page
+    assert iteration_rows(view.figures)[0].keys() == {"iteration", "sampled", "greedy", "promoted", "seconds"}
+    assert "tokens/s sampled" not in seconds_rows(view.figures)[0]
+
+
+def test_a_panel_of_health_that_is_0_throughout_is_left_out(made: tuple[Store, RunLayout]) -> None:
+    figures = RunView(read_run(made[0], made[1].run), made[0]).figures
+    never = [replace(item, values={**item.values, "clip_fraction": 0.0}) for item in figures]
+    once = [*never[:-1], replace(never[-1], values={**never[-1].values, "clip_fraction": 0.01})]
+    assert ["clip_fraction" in [metric.key for metric in plotted(shown)] for shown in (never, once)] == [False, True]

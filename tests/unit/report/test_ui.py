@@ -176,4 +176,4 @@ def test_the_report_can_be_written_without_prefect(made: tuple[Store, RunLayout]
     page = store.read_bytes(key).decode()
     assert "The newest packed batch" in page
     assert page.count("data:image/png;base64") == 8
-    assert page.count("Statements about the puzzle:") == 3
+    assert "Statements about the puzzle:" not in page, "the completions make none"

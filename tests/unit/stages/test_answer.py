@@ -15,7 +15,7 @@ from stages.answering.measured import check_graders, measured, results_of
 from stages.answering.prices import HourPrice
 from stages.environments.logic_puzzles.answers import write_answer
 from stages.environments.puzzle import Puzzle
-from stages.environments.tables import to_table
+from stages.environments.tables import puzzles_by_id, to_table
 from stages.sampling.config import SamplingConfig
 from stages.statistics.totals import totals
 from tests.support.api_side import question
@@ -46,7 +46,7 @@ def test_a_checkpoint_answers_as_a_model_of_a_benchmark(opened: Opener, puzzles:
     seconds = table["completion_tokens"].sum() / published.manifest.facts["tokens_per_s"]
     assert figures.cost_per_answer == pytest.approx(3.6 * 2 / 3600 * seconds / 8)
     assert figures.all_right.mean == pytest.approx(3 / 8) and list(figures.gradings) == ["strict", "published"]
-    results = results_of(table, chosen, "strict")
+    results = results_of(table, puzzles_by_id(chosen), "strict")
     sampled = totals(results).sampled
     assert sampled is not None and sampled.accuracy == figures.accuracy and sampled.completions == 8
     assert results["finish_reason"].to_list()[-2:] == ["length", "abort"]
@@ -59,6 +59,6 @@ def test_a_checkpoint_answers_as_a_model_of_a_benchmark(opened: Opener, puzzles:
 def test_puzzles_of_another_grader_are_refused_before_anything_is_bought() -> None:
     check_graders(to_table([question("Who?", "x")]))
     other = question("How many?", "1")
-    stored = to_table([question("Who?", "x"), Puzzle(**{**vars(other), "environment": "maths:last_box:cut:0.8.1"})])
+    stored = to_table([question("Who?", "x"), Puzzle(**{**vars(other), "environment": "maths:last_box:0.8.1"})])
     with pytest.raises(BadInputError, match=r"math-verify 0\.8\.1, for which the problems were read"):
         check_graders(stored)

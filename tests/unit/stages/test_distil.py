@@ -26,7 +26,7 @@ from stages.environments.tables import to_table
 from stages.models.from_scratch import ScratchModel
 from stages.models.source import materialise
 from stages.models.tokenizers.chat import ChatTokenizer
-from stages.optional.distil import distil
+from stages.optional.distil import REVISION, distil
 from stages.optional.sft import SftConfig, learning_rate_of, sft, text_groups
 from stages.texts.selection import DistilConfig, Room, TeacherText, select
 
@@ -192,7 +192,7 @@ def test_texts_that_an_earlier_version_selected_are_found(ctx: StageContext, puz
         "keep": "exact", "grader": "strict", "well_formed": False, "max_tokens": None, "deduplicate": True,
         "per_puzzle": None, "corruption": None, "seed": 0,
     }  # fmt: skip
-    identity = Identity.of("distil", 1, settings, teacher=rollouts, puzzles=own)
+    identity = Identity.of("distil", REVISION, settings, teacher=rollouts, puzzles=own)
     earlier = ArtifactAddress(ctx.store, "texts", Texts).attempt(identity).publish()
     texts = selected(ctx, DistilConfig(untrainable="refuse"), rollouts, own, model)
     assert (texts, texts.reused) == (earlier, True)

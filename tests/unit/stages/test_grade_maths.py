@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ def graded(recipe: str, folder: Path) -> tuple[list[float], list[bool], dict[str
     settings = load_recipe(recipe)
     assert isinstance(settings.puzzles.puzzle, MathsConfig)
     problem = Puzzle("1", settings.puzzles.puzzle.environment_name, "2 + 2 = ?", {"answer": "4"}, 0, None, "d", {})
+    problem = replace(problem, thinking=settings.puzzles.thinking)
     store = Store.open(str(folder / "store"))
     ctx = StageContext(store, folder, Profile(workers=1), lambda *_: None, logging.getLogger("test"))
     puzzles = ArtifactAddress(store, "puzzles", Puzzles).attempt(Identity.of("prepare", 1, {}))

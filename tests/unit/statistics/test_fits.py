@@ -1,10 +1,15 @@
 """Fits recover what synthetic curves were made from, and the published line of accuracy over cost."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
+from flows.report.study.series import LearningCurve
+from flows.report.study.study import _fit_row  # pyright: ignore[reportPrivateUsage]
+from stages.statistics.estimates import estimate
 from stages.statistics.fits import (
     FEWEST_POINTS,
     bootstrap_power_law,
@@ -105,3 +110,29 @@ def test_the_published_frontier_without_its_shift() -> None:
     costs, accuracies = zip(*((model.cost, model.accuracy) for model in PUBLISHED_MODELS), strict=True)
     names = [PUBLISHED_MODELS[index].name for index in frontier(costs, accuracies)]
     assert names == ["Qwen 14B", "Qwen 32B", "Sonnet 3.7", "o3-mini", "o3-mini high", "Sonnet 16k", "Sonnet 64k"]
+
+
+@pytest.mark.parametrize(
+    ("curve", "last", "shown"),
+    [
+        (lambda i: 0.3 * i**0.2, 40, True),
+        (lambda i: 0.3 * i**0.2, 19, False),  # ten points, on logarithmic axes one spot
+        (lambda i: 0.5 + 0.0 * i, 40, False),
+        (lambda i: 0.6 - 0.002 * i, 40, False),  # it falls
+    ],
+)
+def test_a_fit_is_shown_only_where_it_means_something(curve: Callable[[Any], Any], last: int, shown: bool) -> None:
+    numbers, chance = np.arange(1, last + 1), np.random.default_rng(5)
+    scores = chance.binomial(7, np.tile(curve(numbers), (64, 1))) / 7
+    made = LearningCurve(numbers.tolist(), [estimate(column.tolist()) for column in scores.T], scores, [], [])
+    assert (made.power_law() is not None) == shown
+
+
+def test_a_level_is_shown_only_if_accuracy_can_reach_it() -> None:
+    """A straight line never levels off: its best curve has a level far above 100%."""
+    straight = fit_power_law(ITERATIONS, [0.2 + 0.006 * i for i in ITERATIONS])
+    assert straight is not None and straight.saturating.level > 1.0 and not straight.saturating.is_plausible
+    levels = fit_power_law(ITERATIONS, [0.7 - 0.4 * math.exp(-i / 20) for i in ITERATIONS])
+    assert levels is not None and levels.saturating.is_plausible
+    shown = [_fit_row("run", fit, None) for fit in (straight, levels)]
+    assert shown[0][-2:] == ["", ""] and shown[1][-1] == "70.0%"

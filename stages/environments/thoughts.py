@@ -1,0 +1,73 @@
+"""Thoughts in completions. One rule, the same for every grader, says which part of a completion is its answer."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from artifacts.config import Config
+from artifacts.identity import settings_of
+
+THOUGHT_OPENED = "thought_opened"
+"""Fact of rollouts, answers and reports: whether the model's chat template opens a thought in the prompt."""
+
+
+def thought_opened(facts: Mapping[str, Any]) -> bool:
+    """Returns the fact `THOUGHT_OPENED` of an artifact with completions; False if its sampler did not record it."""
+    return bool(facts.get(THOUGHT_OPENED, False))
+
+
+class ThinkingConfig(Config):
+    """What counts as thinking in a completion, where no grader reads."""
+
+    rule: Literal["cut", "required", "kept"] = Field(
+        default="cut",
+        description="Which part is the answer. `cut`: what follows the last `closing`, or all of a completion without "
+        "marks; an unfinished thought has no answer, also one that the model's chat template has opened in the prompt. "
+        "`required`: likewise, and without `closing` there is no answer. `kept`: the whole completion.",
+    )
+    opening: str = Field(default="<think>", min_length=1, max_length=100, description="Text that begins a thought.")
+    closing: str = Field(default="</think>", min_length=1, max_length=100, description="Text that ends a thought.")
+
+    @model_validator(mode="after")
+    def _marks_differ(self) -> Self:
+        if self.closing in self.opening:
+            raise ValueError("opening holds closing, so a thought would end where it begins: choose different marks")
+        return self
+
+    @classmethod
+    def from_json(cls, text: str | None) -> "ThinkingConfig":
+        """Returns the config of `as_json`; None is the default."""
+        return DEFAULT_THINKING if text is None else cls(**json.loads(text))
+
+    def as_json(self) -> str | None:
+        """Returns the config as a table stores it; None for the default."""
+        return None if self == DEFAULT_THINKING else json.dumps(settings_of(self))
+
+    def after_prompt(self, opened: bool) -> "ThinkingConfig":
+        """Returns the rule for completions of one model.
+
+        Args:
+            opened: Whether the model's chat template opens a thought in the prompt, so that only `closing` ends it.
+        """
+        return self.model_copy(update={"rule": "required"}) if opened and self.rule == "cut" else self
+
+
+DEFAULT_THINKING = ThinkingConfig()
+
+
+def answer_start(text: str, thinking: ThinkingConfig) -> int | None:
+    """Returns the number of characters of a completion before its answer; None if it has no answer.
+
+    Args:
+        text: The completion, any text.
+        thinking: The rule.
+    """
+    if thinking.rule == "kept":
+        return 0
+    closed = text.rfind(thinking.closing)
+    if closed < 0 and thinking.rule == "required":
+        return None
+    start = 0 if closed < 0 else closed + len(thinking.closing)
+    return None if thinking.opening in text[start:] else start
