@@ -301,15 +301,22 @@ def wait_until_healthy(url: str, process: StartedProcess, log: Path) -> None:
     )
 
 
+def end_process(process: StartedProcess) -> bool:
+    """Asks a process and its children to end, without waiting; returns whether it was still running."""
+    if not process.alive:
+        return False
+    os.kill(process.pid, signal.SIGTERM)
+    return True
+
+
 def stop_process(process: StartedProcess) -> bool:
     """Stops a process and its children; returns whether it was still running.
 
     Raises:
         DeerstalkerError: The process does not end within `STOP_TIMEOUT_S`.
     """
-    if not process.alive:
+    if not end_process(process):
         return False
-    os.kill(process.pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_TIMEOUT_S
     while process.alive:
         if time.monotonic() > deadline:
