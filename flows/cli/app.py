@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from cyclopts import App, CycloptsError, Parameter
 
-from artifacts.errors import BadInputError, DeerstalkerError, IdentityMismatchError
+from artifacts.errors import INDENT, BadInputError, DeerstalkerError, IdentityMismatchError
 from flows.cli.console.arguments import check_arguments, exact_number
 from flows.cli.console.interrupts import Interrupts, Terminated
 from flows.cli.console.usage import usage_error
@@ -110,7 +110,7 @@ def main() -> None:
 
 
 def run_command(arguments: Sequence[str], interrupted: Callable[[], int | None] = lambda: None) -> int:
-    """Runs one command and returns its exit status; an error is one line on stderr.
+    """Runs one command and returns its exit status; an error is one line on stderr, with lines of a child below it.
 
     Args:
         arguments: The command and its arguments.
@@ -128,11 +128,14 @@ def run_command(arguments: Sequence[str], interrupted: Callable[[], int | None] 
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return FAILED
         status, text = _explain(error)
+        tail = error.tail if isinstance(error, DeerstalkerError) else ()
         if "--debug" in arguments:
             import traceback
 
             print(visible("".join(traceback.format_exception(error))), file=sys.stderr, end="")
         print(f"error: {one_line(text, _LONGEST_ERROR)}", file=sys.stderr)
+        for line in tail:
+            print(f"{INDENT}{one_line(line)}", file=sys.stderr)
         return status
     finally:
         _sweep()
@@ -151,9 +154,9 @@ def _explain(error: BaseException) -> tuple[int, str]:
         case CycloptsError():
             return BAD_USAGE, usage_error(error)
         case BadInputError() | IdentityMismatchError():
-            return BAD_USAGE, str(error)
+            return BAD_USAGE, error.line
         case DeerstalkerError():
-            return FAILED, str(error)
+            return FAILED, error.line
         case _:
             message = " ".join(str(error).split())
             return FAILED, f"internal: {type(error).__name__}: {message}; run again with --debug to see where"
