@@ -1,5 +1,7 @@
 """Errors for people: each names the place, the problem, the expected state and a remedy."""
 
+from collections.abc import Sequence
+
 SEE_DOCTOR = "see `deerstalker doctor`"
 """End of a remedy if that command checks for the problem."""
 
@@ -7,27 +9,36 @@ NEW_RUN = "the recipe of a run that has begun is fixed: start a run of another n
 """Part of a remedy that changes the recipe, for errors that end a run after it has stored artifacts."""
 
 
+INDENT = "    "
+"""Begins each line of a child process below an error, so that none looks like a line of the program."""
+
+
 class DeerstalkerError(Exception):
     """An error that one readable line explains, without a traceback.
+
+    Attributes:
+        line: The line, without the tail.
 
     Args:
         where: The file, key, option or process with the problem.
         found: The problem.
         expected: The expected value or state; may be empty.
         remedy: What the user can do about it; may be empty.
+        tail: Last lines of a child process that explain the problem; may be empty. They stand below the line, indented.
     """
 
-    def __init__(self, where: str, found: str, expected: str = "", remedy: str = "") -> None:
-        self.where, self.found, self.expected, self.remedy = where, found, expected, remedy
+    def __init__(self, where: str, found: str, expected: str = "", remedy: str = "", tail: Sequence[str] = ()) -> None:
+        self.where, self.found, self.expected, self.remedy, self.tail = where, found, expected, remedy, tuple(tail)
         parts = [f"{where}: {found}"]
         if expected:
             parts.append(f"expected {expected}")
         if remedy:
             parts.append(remedy)
-        super().__init__("; ".join(parts))
+        self.line = "; ".join(parts)
+        super().__init__("\n".join([self.line, *(INDENT + line for line in self.tail)]))
 
-    def __reduce__(self) -> tuple[type, tuple[str, str, str, str]]:
-        return (type(self), (self.where, self.found, self.expected, self.remedy))
+    def __reduce__(self) -> tuple[type, tuple[str, str, str, str, tuple[str, ...]]]:
+        return (type(self), (self.where, self.found, self.expected, self.remedy, self.tail))
 
 
 class BadInputError(DeerstalkerError):

@@ -20,11 +20,10 @@ from artifacts.reading import Artifact
 from artifacts.refresh import Refreshes
 from artifacts.refs import Checkpoint, Puzzles, Ref, Report
 from artifacts.store.store import Store
-from flows.config.recipes import load_profile
 from flows.config.suites import suite_key
 from flows.inputs.suites import measured_puzzles
 from flows.lookup.history import RunRecord, read_run
-from flows.opening import opened_stages
+from flows.opening import fitting_profile, opened_stages
 from flows.orchestration.artifact_keys import slug
 from flows.orchestration.tasks import map_some_at_once
 from flows.report.shown_run import publish_report
@@ -113,7 +112,7 @@ def backfill(request: BackfillRequest) -> Backfilled:
     suite = request.suite if request.puzzles is not None else suite_key(request.suite)
     runs = list(dict.fromkeys(request.runs))
     chosen = [item for run in runs for item in requested_checkpoints(read_run(store, run), request)]
-    profile = load_profile(request.profile)
+    profile = fitting_profile(request.profile)
     with open_lanes(store, profile, min(request.at_once, max(1, len(chosen)))) as lanes:
         puzzles, split, config = measured_puzzles(request.puzzles, request.suite, request.config, lanes.first)
         lanes.first.live.opened(f"suite {suite}: {len(chosen)} checkpoints on {request.puzzles or puzzles.key}")

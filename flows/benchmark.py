@@ -18,12 +18,11 @@ from artifacts.refs import Answers, Puzzles, Ref
 from artifacts.schemas import ANSWERS, ANSWERS_FILE
 from artifacts.store.store import Store
 from flows.config.models_file import ApiModel, CheckpointModel, check_purchase, load_models
-from flows.config.recipes import load_profile
 from flows.config.suites import suite_key
 from flows.inputs.models import fetched
 from flows.inputs.suites import measured_puzzles
 from flows.lookup.checkpoints import check_checkpoint
-from flows.opening import opened_stages
+from flows.opening import fitting_profile, opened_stages
 from flows.orchestration.artifact_keys import slug
 from flows.session import Stages
 from stages.answer import (
@@ -106,7 +105,8 @@ def benchmark(request: BenchmarkRequest) -> Benchmark:
     for model in models:
         if isinstance(model, CheckpointModel):
             check_checkpoint(model.checkpoint, store)
-    with opened_stages(store, load_profile(request.profile)) as stages:
+    samples = any(isinstance(model, CheckpointModel) for model in models)
+    with opened_stages(store, fitting_profile(request.profile, samples=samples)) as stages:
         name = request.puzzles or suite_key(request.suite or "")
         stages.live.opened(f"benchmark of {len(models)} models on {name}")
         first = EvaluateConfig() if request.count is None else EvaluateConfig(puzzles=request.count)

@@ -13,10 +13,9 @@ from artifacts.reading import Artifact
 from artifacts.refs import Report
 from artifacts.schemas import PUZZLES, RESULTS
 from artifacts.store.store import Store
-from flows.config.recipes import load_profile
 from flows.inputs.models import fetched
 from flows.inputs.suites import measured_puzzles
-from flows.opening import opened_stages
+from flows.opening import fitting_profile, opened_stages
 from stages.environments.puzzle import Grader
 from stages.environments.tables import graders_of
 from stages.environments.thoughts import thought_opened
@@ -71,7 +70,7 @@ def evaluate_checkpoint(request: EvaluationRequest) -> Evaluation:
         request: Checkpoint, puzzles, store, profile and settings.
     """
     store = Store.open(request.store)
-    with opened_stages(store, load_profile(request.profile)) as stages:
+    with opened_stages(store, fitting_profile(request.profile)) as stages:
         stages.live.opened(f"evaluating {request.checkpoint} on {request.puzzles or request.suite}")
         puzzles, split, config = measured_puzzles(request.puzzles, request.suite, request.config, stages)
         checkpoint = fetched(stages, request.checkpoint, puzzles)

@@ -13,12 +13,11 @@ from artifacts.layout import RunLayout
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.store.store import Store
 from flows import ahead
-from flows.config.recipes import load_profile
 from flows.curriculum import first_position, staged_iteration
 from flows.inputs.puzzle_sets import publish_set
 from flows.lookup.history import read_run
 from flows.lookup.stages import STAGES
-from flows.opening import REFRESH, StageName, opened_run, requested_at
+from flows.opening import REFRESH, StageName, fitting_profile, opened_run, requested_at
 from flows.plan.refusal import refuse_undivided
 
 
@@ -56,7 +55,7 @@ def iterate(request: IterateRequest) -> str:
     record = read_run(store, request.run)
     recipe = record.typed_recipe()
     last = request.until or iterations_done(store, record.layout, requested_at()) + (request.more or 0)
-    profile = load_profile(request.profile, request.profile_overrides)
+    profile = fitting_profile(request.profile, request.profile_overrides, trains=True)
     refuse_undivided(recipe, profile.trainer, profile.engine)
     with opened_run(store, record.layout, recipe, profile, request.refresh) as run:
         ahead.check_overlap(run)

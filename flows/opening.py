@@ -25,6 +25,7 @@ from flows.lookup.history import last_iteration
 from flows.orchestration.flow_runs import run_logger, this_flow_run
 from flows.orchestration.gpu_permit import gpu_permit
 from flows.orchestration.server.dead_runs import crash_dead_tasks
+from flows.plan.devices import refuse_missing_devices
 from flows.plan.refusal import refuse_undivided, refuse_unfit
 from flows.plan.rows import described, with_rows
 from flows.report.shown_run import ShownRun
@@ -32,6 +33,7 @@ from flows.report.terminal.live import current_view
 from flows.report.trackers import open_tracker
 from flows.session import LastStageDone, Role, Session, Stages, check_recipe, freeze_recipe, recipe_to_continue
 from stages.context import Profile, StageContext
+from stages.hardware.cuda import cuda_facts
 from stages.processes.scratch import Scratch
 
 BEFORE_ITERATIONS = ("warm_start", "distil", "sft", "pretrain", "rate")
@@ -70,6 +72,23 @@ class RunRequest(Config):
     )
 
 
+def fitting_profile(name: str, overrides: Sequence[str] = (), *, trains: bool = False, samples: bool = True) -> Profile:
+    """Loads a profile for the machine that executes this flow.
+
+    Args:
+        name: Name of the profile, or path of a TOML file.
+        overrides: Changes of it, `section.key=value` each.
+        trains: Whether the flow trains on this machine.
+        samples: Whether the flow samples from an engine.
+
+    Raises:
+        BadInputError: There is no such profile, or this machine lacks its GPUs, their driver or the builds for them.
+    """
+    profile = load_profile(name, overrides)
+    refuse_missing_devices(profile.engine if samples else None, profile.trainer, cuda_facts(), trains=trains)
+    return profile
+
+
 @contextmanager
 def opened(request: RunRequest) -> Generator[Session]:
     """Opens a run, and closes its child processes at the end of the block, also after an error.
@@ -81,8 +100,8 @@ def opened(request: RunRequest) -> Generator[Session]:
         IdentityMismatchError: The run name is taken by a run of another recipe.
     """
     recipe = load_recipe(request.recipe, request.overrides)
-    profile = load_profile(request.profile, request.profile_overrides)
     samples_only = request.role == "sampler"  # the trainer's flow run freezes the recipe, and logs the metrics
+    profile = fitting_profile(request.profile, request.profile_overrides, trains=not samples_only)
     if samples_only and request.refresh:
         raise BadInputError("refresh", "a request to redo stages", "none for role sampler", "ask it of the trainer")
     if samples_only:

@@ -18,6 +18,7 @@ from stages.models.merging.config import MergeConfig
 from stages.models.merging.same_shape import COMPARED, check_same_shape
 from stages.models.source import BAD_INPUT_STATUS
 from stages.processes.guarded import GuardedProcess
+from stages.processes.log_tail import tail_of
 
 REVISION = 1
 _LOOK_S = 0.1
@@ -106,10 +107,12 @@ def _merge_in_child(
         finally:
             child.kill()
     if code:
-        last = (log.read_text(errors="replace").splitlines() or [f"exit status {code}"])[-1]
+        output = log.read_text(errors="replace")
         if code == BAD_INPUT_STATUS:
-            raise BadInputError(*json.loads(last))
-        raise DeerstalkerError("the merge", f"its process ended with {code}: {last[:500]}", "a merged checkpoint")
+            raise BadInputError(*json.loads(output.splitlines()[-1]))
+        raise DeerstalkerError(
+            "the merge", f"its process ended with status {code}", "a merged checkpoint", tail=tail_of(output)
+        )
     return json.loads(facts.read_text())
 
 

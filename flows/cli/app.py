@@ -6,21 +6,20 @@ modules import slow packages (Prefect, polars) inside of functions, so that a he
 
 import gc
 import os
-import signal
 import sys
-from collections.abc import Sequence
-from types import FrameType
+from collections.abc import Callable, Sequence
 
 from cyclopts import App, CycloptsError, Parameter
 
-from artifacts.errors import BadInputError, DeerstalkerError, IdentityMismatchError
+from artifacts.errors import INDENT, BadInputError, DeerstalkerError, IdentityMismatchError
 from flows.cli.console.arguments import check_arguments, exact_number
+from flows.cli.console.interrupts import Interrupts, Terminated
 from flows.cli.console.usage import usage_error
 from flows.cli.console.version import version
 from flows.cli.console.wheel_tag import correct_wheel_tag
 from flows.report.text.visible import one_line, visible
 
-FAILED, BAD_USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
+FAILED, BAD_USAGE = 1, 2
 _LONGEST_ERROR = 4000
 """Characters of an error that are printed."""
 
@@ -97,34 +96,46 @@ for _target, _help in _COMMANDS.items():
     app.command(f"flows.cli.{_target}", help=_help)
 
 
-class Terminated(BaseException):
-    """SIGTERM as an exception, so that child processes are ended before this one ends."""
-
-
 def main() -> None:
     """Entry point of the console script; ends the process with 0, 1 (failed), 2 (bad usage), 130 or 143."""
-    signal.signal(signal.SIGTERM, _terminate)
-    gc.set_threshold(100_000)  # with the default, garbage collection takes an eighth of the import time
-    correct_wheel_tag()
-    sys.exit(run_command(sys.argv[1:]))
+    interrupts = Interrupts()
+    try:
+        gc.set_threshold(100_000)  # with the default, garbage collection takes an eighth of the import time
+        correct_wheel_tag()
+        status = run_command(sys.argv[1:], interrupts.tell)
+        interrupts.command_ended()
+    except (KeyboardInterrupt, Terminated) as error:
+        status = interrupts.tell(error)
+    sys.exit(status)
 
 
-def run_command(arguments: Sequence[str]) -> int:
-    """Runs one command and returns its exit status; an error is one line on stderr."""
+def run_command(arguments: Sequence[str], interrupted: Callable[[], int | None] = lambda: None) -> int:
+    """Runs one command and returns its exit status; an error is one line on stderr, with lines of a child below it.
+
+    Args:
+        arguments: The command and its arguments.
+        interrupted: Function that explains an interruption on stderr and returns the exit status, or returns None if
+            there was none. Code that catches everything may have turned the interruption into an error of its own.
+    """
     try:
         check_arguments(app, arguments)
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader, such as `head`, closed the pipe; rich exits the same way
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
-    except (Exception, KeyboardInterrupt, Terminated) as error:
+    except Exception as error:
+        if (status := interrupted()) is not None:
+            return status
+        if isinstance(error, BrokenPipeError):  # the reader, such as `head`, closed the pipe; rich exits the same way
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return FAILED
         status, text = _explain(error)
+        tail = error.tail if isinstance(error, DeerstalkerError) else ()
         if "--debug" in arguments:
             import traceback
 
             print(visible("".join(traceback.format_exception(error))), file=sys.stderr, end="")
         print(f"error: {one_line(text, _LONGEST_ERROR)}", file=sys.stderr)
+        for line in tail:
+            print(f"{INDENT}{one_line(line)}", file=sys.stderr)
         return status
     finally:
         _sweep()
@@ -143,17 +154,9 @@ def _explain(error: BaseException) -> tuple[int, str]:
         case CycloptsError():
             return BAD_USAGE, usage_error(error)
         case BadInputError() | IdentityMismatchError():
-            return BAD_USAGE, str(error)
+            return BAD_USAGE, error.line
         case DeerstalkerError():
-            return FAILED, str(error)
-        case KeyboardInterrupt():
-            return INTERRUPTED, "interrupted; the same command continues where it stopped"
-        case Terminated():
-            return TERMINATED, "terminated; the same command continues where it stopped"
+            return FAILED, error.line
         case _:
             message = " ".join(str(error).split())
             return FAILED, f"internal: {type(error).__name__}: {message}; run again with --debug to see where"
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated

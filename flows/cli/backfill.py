@@ -10,6 +10,7 @@ from artifacts.store.store import Store
 from flows.cli.console.options import ANSWERS, STORED, MeasureOptions, Optional, ProfileName, Stored
 from flows.cli.console.output import print_json, terminal
 from flows.cli.console.prefect_session import prefect_session
+from flows.cli.console.profiles import check_devices
 
 
 def backfill(
@@ -36,6 +37,7 @@ def backfill(
         every: The k of --checkpoints every.
         at_once: Number of checkpoints evaluated at the same time, each by its own engine.
     """
+    check_devices(profile)
     config, key = answers.config(), suite
     if puzzles is None:
         from flows.config.suites import load_suite, suite_key

@@ -8,6 +8,7 @@ from artifacts.store.store import Store
 from flows.cli.console.options import STORED, ProfileName, RecipeChanges, Stored
 from flows.cli.console.output import print_json, terminal
 from flows.cli.console.prefect_session import prefect_session
+from flows.cli.console.profiles import check_devices
 
 
 def compare(
@@ -29,6 +30,7 @@ def compare(
         recipes: Names of recipes or paths of TOML files, separated by commas; `own` means the run's own settings.
         iteration: Number of the run's iteration.
     """
+    check_devices(profile, trains=True)
     names = recipes.split(",")
     store = Store.open(options.store, writable=False)
     with prefect_session(store, options) as running:

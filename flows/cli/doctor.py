@@ -88,7 +88,7 @@ def _checks(recipe: str | None, changes: Sequence[str], hardware: Hardware, url:
         machine, software = machine_facts(), software_facts()
         yield checks.cpu_check(machine)
         yield checks.memory_check(machine)
-        yield checks.gpu_check(machine, hardware)
+        yield checks.gpu_check(machine, software, hardware)
         yield checks.engine_check(software, machine, hardware)
         yield checks.extras_check(software, hardware)
         yield checks.prefect_check(pending_prefect.result())

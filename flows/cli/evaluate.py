@@ -7,6 +7,7 @@ from artifacts.store.store import Store
 from flows.cli.console.options import ANSWERS, STORED, Flag, MeasureOptions, Optional, ProfileName, Repeated, Stored
 from flows.cli.console.output import print_json, terminal
 from flows.cli.console.prefect_session import prefect_session
+from flows.cli.console.profiles import check_devices
 
 
 def evaluate(
@@ -28,6 +29,7 @@ def evaluate(
         suite: Instead of --puzzles: a suite of the package (such as panel or math500), or a TOML file with a title and
             [puzzles].
     """
+    check_devices(profile)
     _check_puzzles(puzzles, suite)
     settings = answers.config()
     store = Store.open(options.store)
@@ -100,6 +102,7 @@ def benchmark(
         dry_run: Only estimate the cost of the missing answers; nothing is bought.
         old_prices: Buy although a price of the file is more than a year old.
     """
+    check_devices(profile, samples=False)  # models behind APIs need no engine
     _check_puzzles(puzzles, suite)
     settings = {
         "models": models,

@@ -16,6 +16,7 @@ from artifacts.refs import Ref
 from artifacts.store.store import Store
 from flows.cli.console.options import STORED, Flag, ProfileName, Repeated, Stored
 from flows.cli.console.output import print_json, terminal
+from flows.cli.console.profiles import check_devices
 from flows.cli.console.puzzle_checks import not_provable, puzzle_at
 from flows.cli.console.texts import read_text_argument
 from flows.config.settings import validate
@@ -80,6 +81,7 @@ def solve(
         explain: Print the answer line by line with a verdict on each statement about the puzzle, the clues that decide
             it, and the first false step.
     """
+    check_devices(profile)
     from stages.sampling.config import SamplingConfig
 
     question = read_question(file, index, options.store)

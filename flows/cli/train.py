@@ -19,6 +19,7 @@ from flows.cli.console.options import (
 )
 from flows.cli.console.output import show_run
 from flows.cli.console.prefect_session import prefect_session
+from flows.cli.console.profiles import check_devices
 
 
 def train(
@@ -50,6 +51,7 @@ def train(
     name = Path(recipe).stem if run is None else run
     if run is not None or recipe.endswith(".toml"):  # other names are shipped recipes, or `load_recipe` refuses them
         RunLayout(name)
+    check_devices(profile, set_profile, trains=role != "sampler")
     store = Store.open(options.store)
     with prefect_session(store, options) as running:
         from flows.config.recipes import load_profile, load_recipe, validate
@@ -93,6 +95,7 @@ def iterate(
         more: Number of iterations to add to the finished ones.
         until: Last iteration to run; instead of --more.
     """
+    check_devices(profile, trains=True)
     store = Store.open(options.store, writable=False)
     with prefect_session(store, options) as running:
         from flows.config.recipes import load_profile, validate

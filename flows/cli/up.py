@@ -22,6 +22,7 @@ from flows.orchestration.server.api_access import masked, private_folder
 from flows.orchestration.server.local_server import (
     InstallationRecord,
     database_lock,
+    end_process,
     remove_settings,
     start_worker,
     stop_process,
@@ -132,9 +133,12 @@ def _stopped_on_failure(home: Path) -> Generator[None]:
         yield
     except BaseException:
         after = InstallationRecord.read(home)
-        for process in (after.worker, after.server) if after else ():
-            if process and (before is None or process not in (before.worker, before.server)):
-                stop_process(process)
+        started = [process for process in (after.worker, after.server) if process] if after else []
+        started = [process for process in started if before is None or process not in (before.worker, before.server)]
+        for process in started:  # all of them before the first wait, because an interrupted command ends soon
+            end_process(process)
+        for process in started:
+            stop_process(process)
         raise
 
 

@@ -16,9 +16,8 @@ from artifacts.store.store import Store
 from flows.compare.candidates import OWN, ComparedRecipe, candidates, page_folder, starting_weights
 from flows.compare.comparison_report import write_report
 from flows.config.recipe import Recipe
-from flows.config.recipes import load_profile
 from flows.lookup.history import IterationRecord, read_run
-from flows.opening import opened_stages
+from flows.opening import fitting_profile, opened_stages
 from flows.report.figures import compared
 from flows.report.metrics import INTERVAL, Presence, number
 from flows.session import Stages
@@ -72,7 +71,7 @@ def compare(request: CompareRequest) -> dict[str, Any]:
         )  # fmt: skip
     tried = candidates(own, request.recipes, request.overrides)
     rollouts = Artifact.at(store, record.layout.iteration(request.iteration, "rollouts"))
-    with opened_stages(store, load_profile(request.profile)) as stages:
+    with opened_stages(store, fitting_profile(request.profile, trains=True)) as stages:
         names = ", ".join(candidate.name for candidate in tried)
         stages.live.opened(f"comparing {names} on iteration {request.iteration} of {request.run}")
         rows = {

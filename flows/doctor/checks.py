@@ -9,7 +9,9 @@ from artifacts.errors import SEE_DOCTOR, BadInputError
 from flows.doctor.facts import MachineFacts, PrefectFacts, SoftwareFacts, SpeedFacts
 from flows.doctor.hardware import Component, Device, Hardware
 from flows.doctor.store_facts import StoreFacts
+from flows.plan.devices import refuse_missing_devices
 from stages.hardware.compute_type import SLOW_FACTOR, Choice, ComputeType
+from stages.hardware.cuda import CudaFacts
 from stages.sampling import engine_key
 from stages.sampling.replicas import placement
 
@@ -75,8 +77,8 @@ def memory_check(machine: MachineFacts) -> Check:
     return Check("memory", "ok", summary, figures=figures)
 
 
-def gpu_check(machine: MachineFacts, hardware: Hardware) -> Check:
-    """Checks that the profile needs no missing GPU, and that CUDA offers the GPUs of the machine."""
+def gpu_check(machine: MachineFacts, software: SoftwareFacts, hardware: Hardware) -> Check:
+    """Checks that machine and packages have what the profile needs, as each command with a profile does."""
     driver = f"driver {machine.driver}" if machine.driver else "no driver"
     descriptions = [
         f"{gpu.name} (capability {gpu.capability[0]}.{gpu.capability[1]}, {gib(gpu.memory_bytes)})"
@@ -89,11 +91,18 @@ def gpu_check(machine: MachineFacts, hardware: Hardware) -> Check:
             for gpu in machine.gpus
         ],
     }
+    facts = CudaFacts(
+        machine.gpus, machine.present_gpus, machine.driver, machine.driver_cuda, software.torch, software.torch_cuda,
+        software.engine,
+    )  # fmt: skip
+    try:
+        refuse_missing_devices(hardware.engine, hardware.trainer, facts, trains=True)
+    except BadInputError as error:
+        return Check(
+            "GPU", "problem", f"{error.where}: {error.found}; expected {error.expected}", error.remedy, figures
+        )
     if machine.gpus:
         return Check("GPU", "ok", f"{', '.join(descriptions)}; {driver}", figures=figures)
-    if hardware.trainer.device == "cuda":
-        remedy = "use `--profile cpu`, or check the driver (`nvidia-smi`) and CUDA_VISIBLE_DEVICES"
-        return Check("GPU", "problem", "none, but the profile sets trainer.device to cuda", remedy, figures)
     if machine.present_gpus:
         summary = f"{', '.join(machine.present_gpus)}, not available to CUDA; {driver}"
         remedy = "check CUDA_VISIBLE_DEVICES; start a container with --gpus all"

@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from artifacts.errors import BadInputError, DeerstalkerError
+from artifacts.errors import DeerstalkerError
 from artifacts.provenance import hardware
 from flows.orchestration.server.api_access import CLIENT_VARIABLE, auth_headers
 from flows.orchestration.server.local_server import InstallationRecord, auth_string_of, running_server
-from stages.hardware.compute_type import ComputeType, CudaDevice, cpu_flags, cuda_devices, engine_build, matmul_gflops
+from stages.hardware.compute_type import ComputeType, CudaDevice, cpu_flags, matmul_gflops
+from stages.hardware.cuda import cuda_facts
 from stages.processes.cgroups import cpu_quota
 from stages.processes.memory import limit_bytes, spare_bytes
 
 EXTRAS = ("wandb", "tensorboard")
-_DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 _ANSWER_LIMIT_S = 1.5
 _FIRST_USER_ID, _NOBODY_ID = 1000, 65534
 
@@ -37,6 +37,7 @@ class MachineFacts:
         gpus: GPUs that CUDA offers to this process.
         present_gpus: Names of all GPUs that the kernel lists, usable or not.
         driver: Version of the NVIDIA kernel driver, empty without one.
+        driver_cuda: Newest release of CUDA that the driver supports; None without a driver.
     """
 
     cpu: str
@@ -49,6 +50,7 @@ class MachineFacts:
     gpus: tuple[CudaDevice, ...] = ()
     present_gpus: tuple[str, ...] = ()
     driver: str = ""
+    driver_cuda: tuple[int, int] | None = None
 
     @property
     def usable_cores(self) -> float:
@@ -68,11 +70,15 @@ class SoftwareFacts:
     Attributes:
         engine: Distribution and version of vLLM; None if it is not installed.
         extras: Versions of the optional packages, None for one that is not installed.
+        torch: Version of torch; empty if it is not installed.
+        torch_cuda: Release of CUDA that torch was built for; None for a build for CPUs.
     """
 
     python: str
     engine: tuple[str, str] | None
     extras: Mapping[str, str | None]
+    torch: str = ""
+    torch_cuda: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -111,8 +117,7 @@ class PrefectFacts:
 
 def machine_facts() -> MachineFacts:
     """Returns the facts of this machine, from the kernel and the CUDA driver."""
-    recorded = hardware()
-    version = re.search(r"(\d+\.\d+(?:\.\d+)?)\s", _DRIVER_VERSION.read_text()) if _DRIVER_VERSION.exists() else None
+    recorded, cuda = hardware(), cuda_facts()
     return MachineFacts(
         cpu=recorded["cpu"],
         flags=cpu_flags(),
@@ -121,19 +126,17 @@ def machine_facts() -> MachineFacts:
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         limit_bytes=limit_bytes(),
         spare_bytes=spare_bytes(),
-        gpus=cuda_devices(),
-        present_gpus=tuple(recorded["gpus"]),
-        driver=version[1] if version else "",
+        gpus=cuda.gpus,
+        present_gpus=cuda.present,
+        driver=cuda.driver,
+        driver_cuda=cuda.driver_cuda,
     )
 
 
 def software_facts() -> SoftwareFacts:
     """Returns the installed engine and optional packages, without importing them."""
-    try:
-        engine = engine_build()
-    except BadInputError:
-        engine = None
-    return SoftwareFacts(platform.python_version(), engine, {name: _version(name) for name in EXTRAS})
+    cuda, extras = cuda_facts(), {name: _version(name) for name in EXTRAS}
+    return SoftwareFacts(platform.python_version(), cuda.engine, extras, cuda.torch, cuda.torch_cuda)
 
 
 def speed_facts() -> SpeedFacts:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from artifacts.errors import SEE_DOCTOR, BadInputError, DeerstalkerError
+from stages.processes.log_tail import tail_of
 
 ComputeType = Literal["bf16", "fp32"]
 
@@ -168,6 +169,10 @@ def matmul_gflops() -> dict[ComputeType, float]:
     command = [sys.executable, "-P", "-W", "ignore", "-m", "stages.hardware.matmul"]
     try:
         child = subprocess.run(command, capture_output=True, text=True, timeout=_MEASURE_LIMIT_S, check=True)
+    except subprocess.CalledProcessError as error:
+        reason = "".join(tail_of(error.stderr, 1))
+        ending = f"its process ended with status {error.returncode}" + (f": {reason}" if reason else "")
+        raise DeerstalkerError("speed of matrix products", ending, "a child that measures it") from error
     except (OSError, subprocess.SubprocessError) as error:
         raise DeerstalkerError("speed of matrix products", str(error), "a child that measures it") from error
     return json.loads(child.stdout)

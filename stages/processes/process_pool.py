@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import threading
 import traceback
 from collections.abc import Callable, Sequence
@@ -39,10 +40,12 @@ def start_ticks(pid: int) -> int | None:
 
 
 def end_with_parent() -> None:
-    """Starts a thread that ends this process as soon as its `multiprocessing` parent is gone.
+    """Starts a thread that ends this process as soon as its `multiprocessing` parent is gone; ignores Ctrl-C.
 
-    Without the thread, a process that computes would only notice when its work is done.
+    Without the thread, a process that computes would only notice when its work is done. A terminal sends Ctrl-C to this
+    process, too, which would print a traceback; the parent alone decides what ends.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
 
     def follow() -> None:

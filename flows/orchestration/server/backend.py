@@ -23,6 +23,7 @@ from artifacts.errors import SEE_DOCTOR, DeerstalkerError
 from flows.orchestration.server.api_access import private, private_folder
 from flows.orchestration.server.local_server import InstallationRecord, database_lock, running_server
 from stages.processes.guarded import GuardedProcess
+from stages.processes.log_tail import tail_of
 from stages.processes.scratch import PREFIX, Scratch
 
 TAG = "deerstalker"
@@ -32,7 +33,6 @@ _START_TIMEOUT_S = 120.0
 _DRAIN_TIMEOUT_S = 30.0
 _CHECK_INTERVAL_S = 0.5
 _MAX_FAILED_RESTARTS = 5
-_TAIL_CHARACTERS = 1500
 
 
 class PrefectBackend:
@@ -181,14 +181,14 @@ class PrefectBackend:
                     self._answered = True
                     return
             time.sleep(0.05)
-        tail = self.log.read_text(errors="replace")[-_TAIL_CHARACTERS:].strip()
         raise DeerstalkerError(
             "local Prefect server",
             f"not ready after {_START_TIMEOUT_S:.0f} s"
             if process.exit_code() is None
             else f"ended with {process.exit_code()}",
             "a server that starts",
-            f"see {self.log}, or name a running one in PREFECT_API_URL. Its last lines:\n{tail}",
+            f"see {self.log}, or name a running one in PREFECT_API_URL",
+            tail_of(self.log.read_text(errors="replace")),
         )
 
 

@@ -31,11 +31,11 @@ from flows.orchestration.server.api_access import (
 )
 from flows.orchestration.server.listening import HOST, ListenAddress
 from stages.processes import guard
+from stages.processes.log_tail import tail_of
 from stages.processes.process_pool import start_ticks
 
 START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 15.0
-_TAIL_CHARACTERS = 1500
 _UI_API_URL_VARIABLE = "PREFECT_SERVER_UI_API_URL"
 _SIGNATURE = "# Written by `deerstalker up`, removed by `deerstalker down`.\n"
 
@@ -297,8 +297,17 @@ def wait_until_healthy(url: str, process: StartedProcess, log: Path) -> None:
         "Prefect server",
         f"not ready after {START_TIMEOUT_S:.0f} s" if process.alive else "ended",
         "a server that starts",
-        f"see {log}. Its last lines:\n{log.read_text(errors='replace')[-_TAIL_CHARACTERS:].strip()}",
+        f"see {log}",
+        tail_of(log.read_text(errors="replace")),
     )
+
+
+def end_process(process: StartedProcess) -> bool:
+    """Asks a process and its children to end, without waiting; returns whether it was still running."""
+    if not process.alive:
+        return False
+    os.kill(process.pid, signal.SIGTERM)
+    return True
 
 
 def stop_process(process: StartedProcess) -> bool:
@@ -307,9 +316,8 @@ def stop_process(process: StartedProcess) -> bool:
     Raises:
         DeerstalkerError: The process does not end within `STOP_TIMEOUT_S`.
     """
-    if not process.alive:
+    if not end_process(process):
         return False
-    os.kill(process.pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_TIMEOUT_S
     while process.alive:
         if time.monotonic() > deadline:

@@ -14,6 +14,7 @@ from pathlib import Path
 from artifacts.errors import SEE_DOCTOR, BadInputError, DeerstalkerError, TransientError
 from stages.hardware.compute_type import engine_build
 from stages.processes.guarded import GuardedProcess
+from stages.processes.log_tail import tail_of, without_prefix
 from stages.processes.memory import kernel_kills, refused_allocation
 from stages.processes.scratch import Scratch
 from stages.processes.stopped_processes import STOPPED_LIMIT_S, StoppedProcessWatch, session_processes
@@ -25,12 +26,7 @@ from stages.sampling.replicas.weight_slices import WeightSlices
 
 MODEL_NAME = "policy"
 CHAT_TEMPLATE = "{{ messages[0]['content'] }}"
-TAIL_LINES = 8
-LOG_PREFIX = re.compile(r"^\([^)]*pid=\d+\) (?:[A-Z]+ [\d-]+ [\d:]+ \[[^\]]*\] )?")
 TAIL_BYTES = 1_000_000
-TRACEBACK_FRAME = re.compile(r'^\s+File "|^\s{4}')
-REPEATED = re.compile(r"Engine Exception caught|Traceback \(most|.*See stack trace \(above\)")
-"""Log lines that vLLM's server repeats for each request in flight, below the reason of the engine's death."""
 CORE_FAILED = "Process EngineCore:"
 """Log line that Python writes when the process of the engine core ends with an error; the reason stands above it."""
 CORE_KILLED = re.compile(r"Failed core proc\(s\): \{.*: -\d")
@@ -191,13 +187,13 @@ class EngineProcess:
                 code = 1  # the server itself takes up to half a minute to end on a busy machine
             if code is not None:
                 self.kill()
-                ending = f"ended with status {code} before it was ready. Its last lines:\n{self.tail()}\n"
+                ending, tail = f"ended with status {code} before it was ready", self.tail()
                 if memory := self.out_of_memory(ending):
                     raise memory
-                if code > 128 or CORE_KILLED.search(ending):
-                    raise TransientError("engine", ending, "a server that starts", f"log: {self.log_path}")
+                if code > 128 or any(CORE_KILLED.search(line) for line in tail):
+                    raise TransientError("engine", ending, "a server that starts", f"log: {self.log_path}", tail)
                 remedy = f"check the model folder {self.model_dir} and the profile; log: {self.log_path}"
-                raise BadInputError("engine", ending, "a server that starts", remedy)
+                raise BadInputError("engine", ending, "a server that starts", remedy, tail)
             if self._stopped_watch.stopped_for_long():
                 self.kill()
                 raise TransientError(
@@ -205,24 +201,24 @@ class EngineProcess:
                 )
             if time.monotonic() > deadline:
                 self.stop()
-                ending = f"not ready after {self.hardware.startup_timeout_s:.0f} s. Its last lines:\n{self.tail()}\n"
-                raise TransientError("engine", ending, "an answer within startup_timeout_s", f"log: {self.log_path}")
+                ending = f"not ready after {self.hardware.startup_timeout_s:.0f} s"
+                raise TransientError(
+                    "engine", ending, "an answer within startup_timeout_s", f"log: {self.log_path}", self.tail()
+                )
             try:
                 self.endpoint.call("GET", "/health", timeout_s=2.0)
                 return
             except (OSError, EndpointError):
                 time.sleep(0.1)
 
-    def tail(self) -> str:
-        """Returns the last log lines since the engine's start, indented, without the frames of tracebacks."""
-        lines = [line.strip()[:240] for line in self._log_lines() if line.strip() and not TRACEBACK_FRAME.match(line)]
-        reasons = dict.fromkeys(line for line in lines if not REPEATED.match(line))
-        return "\n".join("    " + line for line in list(reasons or lines)[-TAIL_LINES:])
+    def tail(self) -> tuple[str, ...]:
+        """Returns the last log lines since the engine's start that may name the reason of its end."""
+        return tail_of("\n".join(self._log_lines()))
 
     def _log_lines(self) -> list[str]:
         with self.log_path.open("rb") as log:
             log.seek(max(self.log_start, log.seek(0, os.SEEK_END) - TAIL_BYTES))
-            return [LOG_PREFIX.sub("", line) for line in log.read().decode("utf-8", "replace").splitlines()]
+            return [without_prefix(line) for line in log.read().decode("utf-8", "replace").splitlines()]
 
     def out_of_memory(self, ending: str) -> DeerstalkerError | None:
         """Returns the error of an engine that ended because memory was short; None if nothing indicates that.
@@ -234,7 +230,7 @@ class EngineProcess:
         log = "\n".join(self._log_lines())
         if CACHE_TOO_SMALL.search(log):
             remedy = "in the profile raise engine.kv_cache_gib (or engine.memory_share), or lower engine.max_model_len"
-            return DeerstalkerError("engine", ending, "a KV cache that holds one sequence", remedy)
+            return DeerstalkerError("engine", ending, "a KV cache that holds one sequence", remedy, self.tail())
         expected = f"room for kv_cache_gib = {hardware.kv_cache_gib} and max_num_seqs = {hardware.max_num_seqs}"
         change = "in the profile lower engine.kv_cache_gib, engine.max_num_seqs or engine.max_num_batched_tokens"
         remedy = f"{change}; then the same command continues with the stored groups; {SEE_DOCTOR}; log: {self.log_path}"
@@ -242,7 +238,7 @@ class EngineProcess:
             return DeerstalkerError("engine", f"out of memory ({line})", expected, remedy)
         if kernel_kills() > self._kernel_kills:
             problem = f"{ending}; the kernel has killed a process for lack of memory since it started"
-            return TransientError("engine", problem, expected, remedy)
+            return TransientError("engine", problem, expected, remedy, self.tail())
         return None
 
     def stop(self) -> None:

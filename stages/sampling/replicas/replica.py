@@ -87,11 +87,11 @@ class Replica:
                 return ReadyEngine(process.endpoint, digest, str(version), self.place.hardware.seed)
             except _ENGINE_FAILURES as error:
                 self.refusals.append(str(error) or repr(error))
-                refusal = f"it refused the weights of {model_dir}: {self.refusals[-1]}\n{process.tail()}\n"
+                refusal, tail = f"it refused the weights of {model_dir}: {self.refusals[-1]}", process.tail()
                 self._drop(process)
                 if last:
                     raise TransientError(
-                        "engine", refusal, "an engine that serves them", f"log: {self.log_path}"
+                        "engine", refusal, "an engine that serves them", f"log: {self.log_path}", tail
                     ) from error
         raise AssertionError("the second try returns or raises")
 
@@ -123,11 +123,11 @@ class Replica:
         process = self._process
         if process is None:
             return TransientError("engine", reason, "an engine that stays up", f"see {self.log_path}")
-        description = f"{reason}. Its last lines:\n{process.tail()}\n"
-        memory = process.out_of_memory(description)
+        tail = process.tail()
+        memory = process.out_of_memory(reason)
         process.kill()
         self._forget()
-        return memory or TransientError("engine", description, "an engine that stays up", f"see {self.log_path}")
+        return memory or TransientError("engine", reason, "an engine that stays up", f"see {self.log_path}", tail)
 
     def end(self, *, at_once: bool = False) -> None:
         """Ends the process, gracefully or at once, and starts no other."""
@@ -171,9 +171,11 @@ class Replica:
                 self._forget()
                 raise
             except _ENGINE_FAILURES as error:
-                ending = f"ended right after its start: {error}\n{process.tail()}\n"
+                ending, tail = f"ended right after its start: {error}", process.tail()
                 self._drop(process)
-                raise TransientError("engine", ending, "an engine that stays up", f"log: {self.log_path}") from error
+                raise TransientError(
+                    "engine", ending, "an engine that stays up", f"log: {self.log_path}", tail
+                ) from error
             self.starts += 1
         return process
 

@@ -9,6 +9,7 @@ from typing import Any, NoReturn, Self
 
 from artifacts.errors import SEE_DOCTOR, BadInputError, DeerstalkerError, TransientError
 from stages.processes.guarded import GuardedProcess
+from stages.processes.log_tail import tail_of
 from stages.processes.memory import kernel_kills, refused_allocation
 from stages.training.job import ScoreJob, TrainJob
 from stages.training.results import StepMetrics, TrainResult, TrainTotals
@@ -21,7 +22,6 @@ from stages.training.worker_group.network import network_environment
 
 POLL_S = 0.02
 START_LIMIT_S = 180.0
-LOG_TAIL_LINES = 15
 _AGENT_REPORT = re.compile(r"^[EW]\d{4} .*torch/distributed/elastic/multiprocessing/", re.MULTILINE)
 """First line that torchrun's agent logs about a worker that failed."""
 
@@ -164,7 +164,7 @@ class WorkerGroup:
                 alive_at = time.time()
             alive_at = max(alive_at, self._queue.last_heartbeat_s())
             if problem := watch.problem(time.time() - alive_at, self.hardware.no_progress_limit_s):
-                raise TransientError("trainer", problem, "", self._log_tail())
+                raise TransientError("trainer", problem, "", *self._log_tail())
             if not new_events:
                 time.sleep(POLL_S)
 
@@ -184,9 +184,9 @@ class WorkerGroup:
             if agent.exit_code() is not None or watch.lost():
                 raise self._death("the workers died while starting")
             if watch.stopped():
-                raise TransientError("trainer", "a worker was stopped while starting", "", self._log_tail())
+                raise TransientError("trainer", "a worker was stopped while starting", "", *self._log_tail())
             if time.monotonic() > deadline:
-                raise TransientError("trainer", f"not ready after {START_LIMIT_S:.0f} s", "", self._log_tail())
+                raise TransientError("trainer", f"not ready after {START_LIMIT_S:.0f} s", "", *self._log_tail())
             time.sleep(POLL_S)
 
     def _fail(self, event: dict[str, Any]) -> NoReturn:
@@ -195,8 +195,8 @@ class WorkerGroup:
         if event["kind"] == "out_of_memory":
             raise self._refused(event["message"].splitlines()[0])
         if event["transient"]:
-            raise self._death(event["message"])
-        raise DeerstalkerError("trainer", event["message"], "", self._log_tail())
+            raise self._death(_first_line(event["message"]))
+        raise DeerstalkerError("trainer", _first_line(event["message"]), "", *self._log_tail())
 
     def _death(self, problem: str) -> DeerstalkerError:
         """Returns the error for workers that are gone: transient, unless an allocation was refused."""
@@ -206,7 +206,7 @@ class WorkerGroup:
         if kernel_kills() > self._kernel_kills:
             killed = f"{problem}, and the kernel has killed a process for lack of memory since they started"
             return TransientError("trainer", killed, self._room(), memory_remedy(self.hardware))
-        return TransientError("trainer", problem, "", self._log_tail())
+        return TransientError("trainer", problem, "", *self._log_tail())
 
     def _refused(self, message: str) -> DeerstalkerError:
         return DeerstalkerError(
@@ -216,11 +216,11 @@ class WorkerGroup:
     def _room(self) -> str:
         return f"room for {self.hardware.processes} x micro_batch_tokens = {self.hardware.micro_batch_tokens}"
 
-    def _log_tail(self) -> str:
+    def _log_tail(self) -> tuple[str, tuple[str, ...]]:
+        """Returns a remedy that names the workers' log, and the last lines of it that may name a reason."""
         assert self._queue is not None
         path = self._queue.log_file(0)
-        tail = worker_output(path.read_text(errors="replace")).splitlines()[-LOG_TAIL_LINES:]
-        return f"last lines of {path}:\n" + "\n".join(tail)
+        return f"log: {path}", tail_of(worker_output(path.read_text(errors="replace")))
 
     def stop(self) -> None:
         """Ends the processes and forgets the state in their memory."""
@@ -231,6 +231,11 @@ class WorkerGroup:
             return
         queue.end()
         agent.kill()
+
+
+def _first_line(message: str) -> str:
+    """Returns the first line of a worker's error; its log holds the others."""
+    return message.strip().partition("\n")[0]
 
 
 def worker_output(log: str) -> str:

@@ -248,7 +248,7 @@ def test_documents_of_the_doctor(
     hardware, store = load_hardware("cuda", ()), StoreFacts("/data", "folder", free_bytes=gib)
     outside = Hardware(engine=EngineHardware(external_urls=("http://127.0.0.1:1",)))
     checks = [
-        gpu_check(machine, hardware),
+        gpu_check(machine, SoftwareFacts("3.12.3", ("vllm", "0.32.0"), {}), hardware),
         engine_check(SoftwareFacts("3.12.3", None, {}), machine, outside),
         *fit_checks(
             load_recipe("quickstart"),

@@ -70,12 +70,12 @@ def test_limits_are_those_of_the_control_groups(
 
 
 def test_gpus() -> None:
-    says(gpu_check(MACHINE, Hardware()), "ok", "none")
+    says(gpu_check(MACHINE, SOFTWARE, Hardware()), "ok", "none")
     with_gpu = replace(MACHINE, gpus=(H100,), driver="580.1")
-    says(gpu_check(with_gpu, Hardware()), "ok", "NVIDIA H100 (capability 9.0, 80.0 GiB); driver 580.1")
+    says(gpu_check(with_gpu, SOFTWARE, Hardware()), "ok", "NVIDIA H100 (capability 9.0, 80.0 GiB); driver 580.1")
     hidden = replace(MACHINE, present_gpus=("NVIDIA H100",), driver="580.1")
-    says(gpu_check(hidden, Hardware()), "warning", "CUDA_VISIBLE_DEVICES")
-    says(gpu_check(MACHINE, load_hardware("cuda", ())), "problem", "--profile cpu")
+    says(gpu_check(hidden, SOFTWARE, Hardware()), "warning", "CUDA_VISIBLE_DEVICES")
+    says(gpu_check(MACHINE, SOFTWARE, load_hardware("cuda", ())), "problem", "--profile cpu")
 
 
 def test_engine_builds() -> None:

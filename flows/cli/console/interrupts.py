@@ -1,0 +1,102 @@
+"""Ends a command that SIGINT (Ctrl-C) or SIGTERM interrupts, whatever it is waiting for.
+
+The first signal raises an exception in the main thread, so that child processes and scratch folders are cleaned up.
+Some code delays that exception: a C function that runs long, a lock of a library whose signal handler restarts system
+calls (polars installs one), a thread pool that waits for its tasks, code that catches everything. So a thread watches
+the signals, too, and ends the process after `LIMIT_S`. That loses nothing: whatever is stored is stored completely or
+not at all, the guards of `stages/processes/guard.py` end the children, and the next command removes scratch folders.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+
+INTERRUPTED, TERMINATED = 130, 143
+LIMIT_S = 1.3
+"""Seconds from a signal to the end of the process."""
+_STATUS: dict[int, int] = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
+_LINES = {
+    INTERRUPTED: "interrupted; the same command continues where it stopped",
+    TERMINATED: "terminated; the same command continues where it stopped",
+}
+_NUDGE_INTERVAL_S = 0.05
+_SHOW_CURSOR = "\x1b[?25h"
+
+
+class Terminated(BaseException):
+    """SIGTERM as an exception, so that child processes are ended before this one ends."""
+
+
+class Interrupts:
+    """The signals of this process. Make one object at the start of a command, in the main thread.
+
+    Args:
+        limit_s: Seconds from the first signal to the end of the process.
+    """
+
+    def __init__(self, limit_s: float = LIMIT_S) -> None:
+        self._limit_s = limit_s
+        self._raises = True
+        self._received: int | None = None
+        self._lock = threading.Lock()
+        self._told = False
+        self._main = threading.main_thread().ident
+        wake_read, wake_write = os.pipe()
+        os.set_blocking(wake_write, False)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        for number in _STATUS:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` and background jobs of shells ask for
+                signal.signal(number, self._interrupt)
+        signal.signal(signal.SIGURG, lambda number, frame: None)
+        threading.Thread(target=self._watch, args=(wake_read,), name="signal-watch", daemon=True).start()
+
+    def command_ended(self) -> None:
+        """Raises no exceptions from now on: the command has ended, and this process ends anyway."""
+        self._raises = False
+
+    def tell(self, error: BaseException | None = None) -> int | None:
+        """Prints the line that explains an interruption, unless it is printed.
+
+        Args:
+            error: KeyboardInterrupt or `Terminated`, if one was caught; a library may raise KeyboardInterrupt, too.
+
+        Returns:
+            The exit status; None if there was no signal and no such error.
+        """
+        received = self._received
+        if received is None and error is not None:
+            received = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
+        if received is None:
+            return None
+        self._tell(_STATUS[received])
+        return _STATUS[received]
+
+    def _interrupt(self, number: int, _frame: FrameType | None) -> None:
+        """Raises the signal's exception; later signals raise none, so that they do not disturb the clean-up."""
+        if self._raises:
+            self._raises, self._received = False, number
+            raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+
+    def _watch(self, wake_read: int) -> None:
+        """Waits for a signal, makes the main thread notice it, and ends the process after the limit."""
+        status = None
+        while status is None:
+            status = next((_STATUS[number] for number in os.read(wake_read, 64) if number in _STATUS), None)
+        deadline = time.monotonic() + self._limit_s
+        while time.monotonic() < deadline:
+            if self._raises and self._main is not None:
+                # Unlike the handler of polars, the one for this signal makes waits for locks return.
+                signal.pthread_kill(self._main, signal.SIGURG)
+            time.sleep(_NUDGE_INTERVAL_S)
+        self._tell(status)
+        os._exit(status)
+
+    def _tell(self, status: int) -> None:
+        with self._lock:
+            if not self._told:
+                self._told = True
+                cursor = _SHOW_CURSOR if sys.stderr.isatty() else ""
+                print(f"{cursor}error: {_LINES[status]}", file=sys.stderr, flush=True)

