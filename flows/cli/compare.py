@@ -4,10 +4,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from artifacts.store.store import Store
 from flows.cli.console.options import STORED, ProfileName, RecipeChanges, Stored
 from flows.cli.console.output import print_json, terminal
 from flows.cli.console.prefect_session import prefect_session
+from flows.cli.console.stores import filled_store
 
 
 def compare(
@@ -30,7 +30,7 @@ def compare(
         iteration: Number of the run's iteration.
     """
     names = recipes.split(",")
-    store = Store.open(options.store, writable=False)
+    store = filled_store(options.store)
     with prefect_session(store, options) as running:
         from flows.compare.candidates import candidates
         from flows.compare.comparison import CompareRequest

@@ -19,6 +19,7 @@ from flows.cli.console.options import (
 )
 from flows.cli.console.output import show_run
 from flows.cli.console.prefect_session import prefect_session
+from flows.cli.console.stores import filled_store
 
 
 def train(
@@ -93,7 +94,7 @@ def iterate(
         more: Number of iterations to add to the finished ones.
         until: Last iteration to run; instead of --more.
     """
-    store = Store.open(options.store, writable=False)
+    store = filled_store(options.store)
     with prefect_session(store, options) as running:
         from flows.config.recipes import load_profile, validate
         from flows.iterate import IterateRequest

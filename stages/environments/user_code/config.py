@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from artifacts.documents.suggestions import did_you_mean
 from artifacts.errors import BadInputError
+from artifacts.input_files import read_input
 from stages.environments.config import SourceConfig
 
 _PUT_IT = "put it beside the recipe, or into the working directory"
@@ -133,11 +134,7 @@ def digest_of(file: Path, remedy: str = _PUT_IT) -> str:
     Raises:
         BadInputError: It cannot be read.
     """
-    try:
-        return hashlib.sha256(file.read_bytes()).hexdigest()
-    except OSError as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
-        raise BadInputError(str(file), reason, "the file of the environment", remedy) from error
+    return hashlib.sha256(read_input(file, "the file of the environment", remedy)).hexdigest()
 
 
 def changed(name: str, before: str, now: str) -> BadInputError:
