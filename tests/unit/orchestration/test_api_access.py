@@ -106,9 +106,9 @@ def test_what_answers_otherwise_than_a_prefect_api_is_named_at_once(
 
 
 def test_an_answer_is_read_up_to_the_largest_size() -> None:
-    with _answers(200, " " * LARGEST_DOCUMENT + "true") as url:
-        with pytest.raises(BadInputError, match="answers, but is no Prefect API"):
-            wait_for_external_server(url, None)
+    whole, expected = " " * LARGEST_DOCUMENT + "true", pytest.raises(BadInputError, match="but is no Prefect API")
+    with _answers(200, whole) as url, expected:
+        wait_for_external_server(url, None)
 
 
 def test_a_server_that_answers_is_taken() -> None:
