@@ -155,7 +155,7 @@ def copy_input(source: Path, target: Path, expected: str, *, most_bytes: int = L
 
 
 def reason(error: OSError | ValueError) -> str:
-    """Returns why a file cannot be read, for error messages; a ValueError means a path that no file can have."""
-    if isinstance(error, FileNotFoundError):
+    """Returns why a file cannot be read, for error messages; a ValueError means a name that no file can have."""
+    if not isinstance(error, OSError) or error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
         return "no such file"
-    return f"cannot be read ({(error.strerror or error) if isinstance(error, OSError) else error})"
+    return f"cannot be read ({error.strerror})"

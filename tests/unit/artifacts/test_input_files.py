@@ -97,7 +97,7 @@ def test_a_file_that_grows_or_states_no_size_is_read_up_to_the_limit(tmp_path: P
     assert Path("/proc/self/pagemap").stat().st_size == 0  # a regular file with 8 bytes for every page of memory
     with pytest.raises(UnfitInputError, match="at most 4,000,000 are read"):
         read_regular("/proc/self/pagemap", 4_000_000)
-    with pytest.raises(BadInputError, match=r"0: cannot be read \(embedded null byte\)|embedded null"):
+    with pytest.raises(BadInputError, match="no such file; expected a file"):
         read_input("a\0b", "a file")
 
 
