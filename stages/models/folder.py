@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 
+from artifacts.documents.parsing import is_folder
 from artifacts.errors import BadInputError
 from artifacts.input_files import LARGEST_TOKENIZER, LARGEST_WEIGHTS, check_input, open_regular, reason
 from stages.models.json_file import read_json, refuse_own_code
@@ -59,7 +60,7 @@ def _digest(path: Path, inode: int, size_bytes: int, modified_ns: int) -> str:
 
 
 def _check_is_folder(folder: Path) -> None:
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise BadInputError(
             str(folder), "no such folder", "a Hugging Face model folder", "check the recipe's model.path"
         )

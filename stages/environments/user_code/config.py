@@ -9,6 +9,7 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
+from artifacts.documents.parsing import exists
 from artifacts.documents.suggestions import did_you_mean
 from artifacts.errors import BadInputError
 from artifacts.input_files import read_input
@@ -122,7 +123,7 @@ def file_of(location: str, sha256: str) -> Path:
         sha256: The digest of the file.
     """
     places = [Path(place) for place in (_FILES.get(sha256), location, Path(location).name) if place is not None]
-    return next((place for place in places if place.exists()), places[0])
+    return next((place for place in places if exists(place)), places[0])
 
 
 def digest_of(file: Path, remedy: str = _PUT_IT) -> str:

@@ -115,6 +115,8 @@ def test_the_command_line_imports_little() -> None:
         (["puzzles", "make", "--out", "new", "--tokenizer", "nope@1"], "--tokenizer nope@1: "),
         (["puzzles", "make", "--out", "new", "--tokenizer", "gguf:nope/x.gguf"], "'nope' is not installed"),
         (["puzzles", "make", "--out", "new", "--tokenizer", "./nope"], "--tokenizer ./nope: cannot be read"),
+        (["plan", "--gpus", "8x80", "--plot", "x" * 300], "(File name too long); expected a new file"),
+        (["puzzles", "make", "--out", "x" * 300 + "/p.json"], "no such folder"),
         (["puzzles", "solve", "absent.json"], "absent.json"),
         (["puzzles", "solve", "x" * 300 + ".json"], "xxx.json: no such file"),
         (["puzzles", "prove", "good.json", "latin.txt"], "latin.txt: byte 2 is not UTF-8"),
