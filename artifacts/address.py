@@ -16,6 +16,7 @@ import polars as pl
 from artifacts.documents.self_checksum import shard_name
 from artifacts.errors import IdentityMismatchError
 from artifacts.identity import Identity, differences
+from artifacts.input_files import LARGEST_TABLE
 from artifacts.manifest import MANIFEST_NAME, Manifest, StoredFile, StoredIdentity, content_digest
 from artifacts.provenance import provenance
 from artifacts.refresh import Refresh
@@ -190,7 +191,7 @@ class Attempt(Generic[K]):
             name = key.removeprefix(f"{self.prefix}/")
             if not name.startswith(f"{stem}-"):
                 continue
-            data = self.address.store.read_bytes(key)
+            data = self.address.store.read_bytes(key, LARGEST_TABLE)
             if name != shard_name(stem, ".parquet", data):
                 continue
             shard = pl.read_parquet(io.BytesIO(data))

@@ -21,10 +21,14 @@ def shared_key(kind: str, name: str, identity: Identity) -> str:
     return f"{kind}/{name}-{identity.digest[:12]}"
 
 
+TOPS = (RUNS, *_SHARED)
+"""Folders that hold all artifacts of a store."""
+
+
 def is_ours(key: str) -> bool:
     """Returns whether a key is that of a manifest or a frozen recipe. A folder that holds one of them is a store."""
     first, _, rest = key.partition("/")
-    return (first in (RUNS, *_SHARED) and rest.endswith("/manifest.json")) or bool(_RECIPE.fullmatch(key))
+    return (first in TOPS and rest.endswith("/manifest.json")) or bool(_RECIPE.fullmatch(key))
 
 
 def is_sealed(key: str) -> bool:

@@ -91,7 +91,7 @@ class Artifact:
         if stated is None:
             raise IntegrityError(where, "no such file in the manifest", ", ".join(self.names()))
         try:
-            data = self.store.read_bytes(f"{self.key}/{self.manifest.attempt}/{name}")
+            data = self.store.read_bytes(f"{self.key}/{self.manifest.attempt}/{name}", stated.size_bytes)
         except MissingKeyError as error:
             raise IntegrityError(where, "the file is missing", f"{stated.size_bytes} bytes", "restore it") from error
         actual = hashlib.sha256(data).hexdigest()
@@ -169,9 +169,11 @@ class Artifact:
     def _check_local(self, folder: Path) -> None:
         stated = self.manifest.files
         for name in self.names():
-            if not (folder / name).is_file():
-                where, size = str(folder / name), f"{stated[name].size_bytes} bytes"
-                raise IntegrityError(where, "the file is missing", size, "restore it")
+            path, size_bytes = folder / name, stated[name].size_bytes
+            if not path.is_file():
+                raise IntegrityError(str(path), "the file is missing", f"{size_bytes} bytes", "restore it")
+            if (found := path.stat().st_size) != size_bytes:  # found in a moment, also for a file without an end
+                raise IntegrityError(str(path), f"{found} bytes", f"{size_bytes} bytes", "restore it")
         for name, actual in zip(self.names(), digests_of_files([folder / name for name in self.names()]), strict=True):
             if actual.sha256 != stated[name].sha256:
                 where, problem = str(folder / name), f"SHA-256 {actual.sha256}"

@@ -9,6 +9,7 @@ from functools import partial
 from artifacts.documents.checksums import SUMS_NAME, read_sums
 from artifacts.documents.self_checksum import check_seal, checksum_in_name
 from artifacts.errors import BadInputError, IntegrityError
+from artifacts.input_files import LARGEST_DOCUMENT, LARGEST_TABLE
 from artifacts.layout import is_sealed
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.store.keys import shown
@@ -84,6 +85,14 @@ class Verification:
     unchecked: list[str] = field(default_factory=list[str])
 
 
+@dataclass(frozen=True)
+class _Stated:
+    """What is stated about a file: its SHA-256 (hex), or the first digits of it, and its largest size in bytes."""
+
+    sha256: str
+    most_bytes: int
+
+
 def verify(store: Store, progress: Callable[[int, int], None] | None = None) -> Verification:
     """Reads every file of a store and compares it with the checksum in its manifest, list of checksums or own name.
 
@@ -102,7 +111,7 @@ def verify(store: Store, progress: Callable[[int, int], None] | None = None) -> 
     noted_strays(store, "", result.damaged)
     result.damaged = [damage for damage in result.damaged if not (damage.file.startswith(".") and "/" in damage.file)]
     listings = sorted(key for key in keys if key.endswith((f"/{MANIFEST_NAME}", f"/{SUMS_NAME}")))
-    stated: dict[str, str] = {}
+    stated: dict[str, _Stated] = {}
     stated_in: dict[str, str] = {}
     for listing in listings:
         checksums = _stated_by(store, listing, result)
@@ -110,7 +119,7 @@ def verify(store: Store, progress: Callable[[int, int], None] | None = None) -> 
         stated_in |= dict.fromkeys(checksums, listing)
     for key in sorted(keys.difference(listings, stated)):
         if checksum := checksum_in_name(key):
-            stated[key] = checksum
+            stated[key] = _Stated(checksum, LARGEST_TABLE)
         elif is_sealed(key):
             _check_sealed(store, key, result)
         else:
@@ -125,7 +134,7 @@ def verify(store: Store, progress: Callable[[int, int], None] | None = None) -> 
     return result
 
 
-def _stated_by(store: Store, listing: str, result: Verification) -> dict[str, str]:
+def _stated_by(store: Store, listing: str, result: Verification) -> dict[str, _Stated]:
     """Returns the checksums that a manifest or a list of checksums states, by key; none if it is damaged or gone."""
     of_manifest = listing.endswith(f"/{MANIFEST_NAME}")
     try:
@@ -138,23 +147,24 @@ def _stated_by(store: Store, listing: str, result: Verification) -> dict[str, st
         return {}
 
 
-def _of_manifest(data: bytes, key: str, result: Verification) -> dict[str, str]:
+def _of_manifest(data: bytes, key: str, result: Verification) -> dict[str, _Stated]:
     manifest = Manifest.from_bytes(data, key)
     result.artifacts += 1
     if manifest.pruned:
         result.pruned += 1
         return {}
     folder = f"{key.removesuffix(MANIFEST_NAME)}{manifest.attempt}"
-    return {f"{folder}/{name}": file.sha256 for name, file in manifest.files.items()}
+    return {f"{folder}/{name}": _Stated(file.sha256, file.size_bytes) for name, file in manifest.files.items()}
 
 
-def _of_sums(data: bytes, key: str) -> dict[str, str]:
-    return {f"{key.removesuffix(SUMS_NAME)}{name}": sha256 for name, sha256 in read_sums(data, key).items()}
+def _of_sums(data: bytes, key: str) -> dict[str, _Stated]:
+    folder, checksums = key.removesuffix(SUMS_NAME), read_sums(data, key)
+    return {f"{folder}{name}": _Stated(sha256, LARGEST_DOCUMENT) for name, sha256 in checksums.items()}
 
 
-def _is_stated(store: Store, key: str, sha256: str, listing: str | None) -> bool:
+def _is_stated(store: Store, key: str, stated: _Stated, listing: str | None) -> bool:
     """Returns whether a file should still have a checksum, which a listing or (if it is None) its own name states."""
-    return store.exists(key) if listing is None else _stated_by(store, listing, Verification()).get(key) == sha256
+    return store.exists(key) if listing is None else _stated_by(store, listing, Verification()).get(key) == stated
 
 
 def _check_sealed(store: Store, key: str, result: Verification) -> None:
@@ -168,7 +178,7 @@ def _check_sealed(store: Store, key: str, result: Verification) -> None:
 
 
 def _check_content(
-    store: Store, stated: Mapping[str, str], result: Verification, progress: Callable[[int, int], None] | None
+    store: Store, stated: Mapping[str, _Stated], result: Verification, progress: Callable[[int, int], None] | None
 ) -> None:
     with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="verify") as pool:
         checked = pool.map(partial(_check, store), stated, stated.values())
@@ -180,13 +190,16 @@ def _check_content(
                 progress(number, len(stated))
 
 
-def _check(store: Store, key: str, sha256: str) -> tuple[int, list[Damage]]:
+def _check(store: Store, key: str, stated: _Stated) -> tuple[int, list[Damage]]:
+    sha256 = stated.sha256
     try:
-        actual = store.digest(key)
+        actual = store.digest(key, stated.most_bytes)
     except MissingKeyError:
         return 0, [Damage(key, "the file is missing", f"SHA-256 {sha256}")]
-    except (BadInputError, LeadsOutError) as error:
+    except (BadInputError, IntegrityError, LeadsOutError) as error:
         return 0, [Damage(shown(key), error.found, f"SHA-256 {sha256}")]
+    if actual.size_bytes > stated.most_bytes:
+        return actual.size_bytes, [Damage(key, f"more than {stated.most_bytes} bytes", f"SHA-256 {sha256}")]
     intact = actual.sha256.startswith(sha256)
     return actual.size_bytes, [] if intact else [Damage(key, f"SHA-256 {actual.sha256}", sha256)]
 

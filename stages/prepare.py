@@ -11,9 +11,9 @@ from pydantic import Field, model_validator
 
 from artifacts.address import ArtifactAddress
 from artifacts.config import Config
-from artifacts.documents.parsing import is_file
 from artifacts.errors import BadInputError
 from artifacts.identity import Added, Identity, settings_of
+from artifacts.input_files import LARGEST_TABLE, read_input
 from artifacts.reading import Artifact
 from artifacts.refs import Puzzles, Ref
 from artifacts.schemas import PUZZLES
@@ -140,11 +140,9 @@ def identity_of(config: PrepareConfig, source: ItemSource | None = None) -> Iden
         return Identity.of("prepare", REVISION, {**settings_without_locations(config), **source.identity})
     if config.file is None:
         return Identity.of("prepare", REVISION, config)
-    path = Path(config.file)
-    if not is_file(path):
-        raise BadInputError(config.file, "no such file", "a JSON file of puzzles", "check the path")
+    content = read_input(config.file, "a JSON file of puzzles", "check the path", most_bytes=LARGEST_TABLE)
     thinking = {name: value for name, value in settings_of(config).items() if name == "thinking"}
-    return Identity.of("prepare", REVISION, {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), **thinking})
+    return Identity.of("prepare", REVISION, {"sha256": hashlib.sha256(content).hexdigest(), **thinking})
 
 
 def settings_without_locations(config: PrepareConfig) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Reads JSON and TOML files from users: returns plain data or raises an error that names the fault."""
 
 import json
+import os.path
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -66,11 +67,23 @@ def check_plain(value: object, where: str, expected: str) -> None:
 
 
 def is_file(path: Path) -> bool:
-    """Returns whether a file exists; False for a name that is too long or contains the character 0."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
+    """Returns whether a path is a file; False for a name that no file can have, for which `Path.is_file` raises."""
+    return os.path.isfile(path)  # noqa: PTH113
+
+
+def is_folder(path: Path) -> bool:
+    """Returns whether a path is a folder; False for a name that no file can have, for which `Path.is_dir` raises."""
+    return os.path.isdir(path)  # noqa: PTH112
+
+
+def is_link(path: Path) -> bool:
+    """Returns whether a path is a symbolic link; False for a name that no file can have."""
+    return os.path.islink(path)  # noqa: PTH114
+
+
+def exists(path: Path) -> bool:
+    """Returns whether a path exists; False for a name that no file can have, for which `Path.exists` raises."""
+    return os.path.exists(path)  # noqa: PTH110
 
 
 def text_problem(text: str) -> str:

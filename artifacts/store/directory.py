@@ -10,7 +10,8 @@ from enum import Enum
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from artifacts.errors import SEE_DOCTOR, BadInputError, StoreError, TransientError
+from artifacts.errors import SEE_DOCTOR, BadInputError, IntegrityError, StoreError, TransientError
+from artifacts.input_files import LARGEST_WEIGHTS, UnfitInputError, open_regular, read_regular
 from artifacts.store.keys import TEMPORARY_PREFIX, FileDigest, LeadsOutError, MissingKeyError, Progress, Stray, shown
 from artifacts.store.transfer import digest_of, write_hashed
 
@@ -58,9 +59,9 @@ class DirectoryBackend:
             with self._temporary(nearest / "probe"):
                 pass
 
-    def read(self, key: str) -> bytes:
-        with self._failures(key, reading=True), self._path(key).open("rb", buffering=0) as stream:
-            return stream.readall()
+    def read(self, key: str, most_bytes: int) -> bytes:
+        with self._failures(key, reading=True), self._folder_of(key) as (folder, name):
+            return read_regular(name, most_bytes, folder=folder)
 
     def write(self, key: str, data: bytes) -> None:
         with self._failures(key):
@@ -108,7 +109,11 @@ class DirectoryBackend:
                 raise FileNotFoundError(errno.ENOENT, "the store's folder is gone")
             if prefix and self._path(prefix).is_file():
                 return [prefix]
-            return sorted(key for key, kind in _below(self._root, prefix) if kind is _Kind.FILE)
+            return sorted(self.walk(prefix))
+
+    def walk(self, prefix: str) -> Iterator[str]:
+        with self._failures(prefix or self.url):
+            yield from (key for key, kind in _below(self._root, prefix) if kind is _Kind.FILE)
 
     def strays(self, prefix: str) -> list[Stray]:
         with self._failures(prefix or self.url):
@@ -143,9 +148,12 @@ class DirectoryBackend:
             return digest
 
     def chunks(self, key: str) -> Iterator[bytes]:
-        with self._failures(key, reading=True), self._path(key).open("rb", buffering=0) as stream:
-            while chunk := stream.read(CHUNK_BYTES):
-                yield chunk
+        with self._failures(key, reading=True):
+            with self._folder_of(key) as (folder, name):
+                stream = open_regular(name, LARGEST_WEIGHTS, folder=folder)
+            with stream:
+                while chunk := stream.read(CHUNK_BYTES):
+                    yield chunk
 
     def local_path(self, key: str) -> Path | None:
         with self._failures(key):
@@ -197,12 +205,20 @@ class DirectoryBackend:
             return kind.value
 
     @contextmanager
+    def _folder_of(self, key: str) -> Generator[tuple[int, str]]:
+        """Opens the folder of a key, and yields its descriptor and the last segment of the key."""
+        self._path(key)  # names a link or a pipe in the way
+        folder, _, name = key.rpartition("/")
+        with self._opened(folder) as opened:
+            yield opened, name
+
+    @contextmanager
     def _opened(self, folder: str) -> Generator[int]:
         """Opens a folder below the root without following links, even if another process replaces folders by links."""
-        descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = os.open(self._root, os.O_PATH | os.O_DIRECTORY)
         try:
             for segment in folder.split("/") if folder else ():
-                below = os.open(segment, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
+                below = os.open(segment, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
                 os.close(descriptor)
                 descriptor = below
             yield descriptor
@@ -235,10 +251,13 @@ class DirectoryBackend:
     @contextmanager
     def _failures(self, where: str, *, reading: bool = False) -> Generator[None]:
         """Translates errors of the operating system. A missing file is a MissingKeyError only if the store exists."""
+        place = where if where == self.url else f"{where} in {self.url}"
         try:
             yield
+        except UnfitInputError as error:
+            remedy = "it is damaged or foreign; restore it, or delete it and run again"
+            raise IntegrityError(place, str(error.strerror), "a smaller regular file", remedy) from error
         except OSError as error:
-            place = where if where == self.url else f"{where} in {self.url}"
             if reading and error.errno in _ABSENT and self._usable():
                 raise MissingKeyError(place, "no such key") from error
             raise _translated(error, place) from error

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from artifacts.errors import BadInputError, StoreError
+from artifacts.errors import BadInputError, IntegrityError, StoreError
 
 Progress = Callable[[int], None]
 """Called with the number of bytes moved since the last call, from any thread."""
@@ -103,6 +103,12 @@ def check_prefix(prefix: str) -> str:
     return check_key(stripped) if stripped else ""
 
 
+def too_large(where: str, size_bytes: int, most_bytes: int) -> IntegrityError:
+    """Returns the error for content that is larger than the largest that is read."""
+    remedy = "it is damaged or foreign; restore it, or delete it and run again"
+    return IntegrityError(where, f"{size_bytes:,} bytes", f"at most {most_bytes:,}", remedy)
+
+
 class Backend(Protocol):
     """The operations that differ between a directory, memory and S3. Their keys and prefixes are valid.
 
@@ -115,7 +121,7 @@ class Backend(Protocol):
     @property
     def parallel_transfers(self) -> int: ...
 
-    def read(self, key: str) -> bytes: ...
+    def read(self, key: str, most_bytes: int) -> bytes: ...
 
     def write(self, key: str, data: bytes) -> None: ...
 
@@ -126,6 +132,8 @@ class Backend(Protocol):
     def size(self, key: str) -> int: ...
 
     def keys(self, prefix: str) -> list[str]: ...
+
+    def walk(self, prefix: str) -> Iterator[str]: ...
 
     def strays(self, prefix: str) -> list[Stray]: ...
 

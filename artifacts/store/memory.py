@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from artifacts.store.keys import FileDigest, MissingKeyError, Progress, Stray
+from artifacts.store.keys import FileDigest, MissingKeyError, Progress, Stray, too_large
 
 _CHUNK_BYTES = 4 << 20
 _STORES: dict[str, dict[str, bytes]] = {}
@@ -22,11 +22,11 @@ class MemoryBackend:
         with _LOCK:
             self._content = _STORES.setdefault(name, {})
 
-    def read(self, key: str) -> bytes:
-        with _LOCK:
-            if key not in self._content:
-                raise MissingKeyError(f"{key} in {self.url}", "no such key")
-            return self._content[key]
+    def read(self, key: str, most_bytes: int) -> bytes:
+        data = self._data(key)
+        if len(data) > most_bytes:
+            raise too_large(f"{key} in {self.url}", len(data), most_bytes)
+        return data
 
     def write(self, key: str, data: bytes) -> None:
         with _LOCK:
@@ -44,11 +44,14 @@ class MemoryBackend:
             return key in self._content
 
     def size(self, key: str) -> int:
-        return len(self.read(key))
+        return len(self._data(key))
 
     def keys(self, prefix: str) -> list[str]:
         with _LOCK:
             return sorted(key for key in self._content if not prefix or key == prefix or key.startswith(f"{prefix}/"))
+
+    def walk(self, prefix: str) -> Iterator[str]:
+        yield from self.keys(prefix)
 
     def strays(self, prefix: str) -> list[Stray]:
         return []
@@ -65,7 +68,7 @@ class MemoryBackend:
         return FileDigest(hashlib.sha256(data).hexdigest(), len(data))
 
     def chunks(self, key: str) -> Iterator[bytes]:
-        data = self.read(key)
+        data = self._data(key)
         for start in range(0, len(data), _CHUNK_BYTES):
             yield data[start : start + _CHUNK_BYTES]
 
@@ -77,3 +80,9 @@ class MemoryBackend:
 
     def abandon(self) -> None:
         """Does nothing: no transfer takes long."""
+
+    def _data(self, key: str) -> bytes:
+        with _LOCK:
+            if key not in self._content:
+                raise MissingKeyError(f"{key} in {self.url}", "no such key")
+            return self._content[key]

@@ -8,10 +8,12 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from artifacts.errors import SEE_DOCTOR, DeerstalkerError, IntegrityError, StoreError, TransientError
+from artifacts.input_files import LARGEST_DOCUMENT
 from artifacts.store.keys import FileDigest, MissingKeyError, Progress, Stray
 from artifacts.store.s3_faults import S3Options, error_code, with_retries
 from artifacts.store.s3_requests import S3Requests, content_md5
@@ -52,8 +54,8 @@ class S3Backend:
             remedy = f"check AWS_ENDPOINT_URL, the network and that the server is up; {SEE_DOCTOR}"
             raise StoreError(self.url, error.found, "an S3 endpoint that answers", remedy) from error
 
-    def read(self, key: str) -> bytes:
-        return b"".join(self._s3.retried(lambda: self._s3.get(key, None)[0], key))
+    def read(self, key: str, most_bytes: int) -> bytes:
+        return b"".join(self._s3.retried(lambda: self._s3.get(key, None, most_bytes)[0], key))
 
     def write(self, key: str, data: bytes) -> None:
         self._s3.retried(lambda: self._s3.put(key, data), key)
@@ -62,12 +64,15 @@ class S3Backend:
         if self.refuses_second_create():
             if self._s3.retried(lambda: self._s3.put_if_absent(key, data), key):
                 return True
-            return self.read(key) == data  # True if the answer to an earlier attempt of this put was lost
+            return self._holds(key, data)  # True if the answer to an earlier attempt of this put was lost
         took_s = self._s3.retried(lambda: self._put_if_missing(key, data), key)
-        if took_s is None and self.read(key) != data:
+        if took_s is None and not self._holds(key, data):
             return False
         time.sleep(min(_SETTLE_CEILING_S, max(_SETTLE_FLOOR_S, _SETTLE_FACTOR * (took_s or 0.0))))
-        return self.read(key) == data
+        return self._holds(key, data)
+
+    def _holds(self, key: str, data: bytes) -> bool:
+        return self.read(key, max(len(data), LARGEST_DOCUMENT)) == data
 
     def exists(self, key: str) -> bool:
         try:
@@ -80,19 +85,20 @@ class S3Backend:
         return int(self._s3.retried(lambda: self._s3.head(key), key)["ContentLength"])
 
     def keys(self, prefix: str) -> list[str]:
-        keys: list[str] = []
-        below = f"{prefix}/" if prefix else ""
-        token: str | None = None
-        while True:
-            page, token = self._s3.retried(
-                lambda token=token: self._s3.page(below, self._options.listing_page_keys, token), prefix
-            )
-            keys.extend(page)
-            if token is None:
-                break
+        keys = list(self.walk(prefix))
         if prefix and not keys and self._s3.retried(lambda: self._s3.page(prefix, 1)[0], prefix) == [prefix]:
             return [prefix]
         return sorted(keys)
+
+    def walk(self, prefix: str) -> Iterator[str]:
+        below = f"{prefix}/" if prefix else ""
+        token: str | None = None
+        while True:
+            request = partial(self._s3.page, below, self._options.listing_page_keys, token)
+            page, token = self._s3.retried(request, prefix)
+            yield from page
+            if token is None:
+                return
 
     def strays(self, prefix: str) -> list[Stray]:
         return []

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from artifacts.errors import BadInputError, StoreError, TransientError
-from artifacts.store.keys import MissingKeyError
+from artifacts.store.keys import MissingKeyError, too_large
 from artifacts.store.s3_faults import S3Options, error_code, translate, with_retries
 
 ResultT = TypeVar("ResultT")
@@ -22,6 +22,7 @@ _HOST = re.compile(r"[A-Za-z0-9._:-]+")
 
 _SILENCES_PER_CALL = 10
 _BLOCK_BYTES = 1 << 18
+_NO_LIMIT = 1 << 60
 _CONNECTIONS: list[weakref.ref[Any]] = []
 _INHERITED: list[object] = []
 
@@ -64,14 +65,19 @@ class S3Requests:
         """Returns the name of a key of this store for error messages."""
         return f"{key} in {self.url}" if key else self.url
 
-    def get(self, key: str, span: tuple[int, int] | None) -> tuple[list[bytes], int]:
+    def get(self, key: str, span: tuple[int, int] | None, most_bytes: int | None = None) -> tuple[list[bytes], int]:
         """Returns the existing bytes of the span [start, end), in blocks, and the length of the whole object.
 
         Without a span, returns the whole object.
+
+        Raises:
+            IntegrityError: The server announces more than `most_bytes` bytes, none of which is read.
         """
         arguments: dict[str, Any] = {"Range": f"bytes={span[0]}-{span[1] - 1}"} if span else {}
         try:
-            answer, blocks = self.call("get_object", read=True, Key=self.prefix + key, **arguments)
+            answer, blocks = self.call(
+                "get_object", read=_NO_LIMIT if most_bytes is None else most_bytes, Key=self.prefix + key, **arguments
+            )
         except Exception as error:
             if error_code(error) in ("InvalidRange", "416") and span is not None and span[0] == 0:
                 return self.get(key, None)
@@ -130,12 +136,12 @@ class S3Requests:
             kind = StoreError if error.get("Code") == "AccessDenied" else TransientError
             raise kind(self.place(str(error.get("Key"))), problem)
 
-    def call(self, method: str, *, read: bool = False, **arguments: Any) -> Any:
+    def call(self, method: str, *, read: int | None = None, **arguments: Any) -> Any:
         """Makes one request and returns the answer.
 
         Args:
             method: Name of the operation in botocore.
-            read: Whether to return a pair: the answer, and its body in blocks.
+            read: Largest number of bytes of its body, which is then returned too, in blocks: the result is a pair.
             **arguments: Arguments of the operation, without the bucket.
 
         Raises:
@@ -148,9 +154,11 @@ class S3Requests:
 
         async def request() -> Any:
             answer: Any = await filesystem._call_s3(method, Bucket=self.bucket, **arguments)
-            if not read:
+            if read is None:
                 return answer
             try:
+                if (announced := int(answer["ContentLength"])) > read:
+                    raise too_large(self.place(str(arguments["Key"])[len(self.prefix) :]), announced, read)
                 # Joining megabytes would copy every byte once more, a quarter of the work of a download.
                 return answer, [block async for block in answer["Body"].iter_chunks(_BLOCK_BYTES)]
             finally:

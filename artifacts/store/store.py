@@ -2,13 +2,14 @@
 
 import os
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 from artifacts.errors import SEE_DOCTOR, BadInputError, IntegrityError, StoreError
+from artifacts.input_files import LARGEST_DOCUMENT, LARGEST_WEIGHTS
 from artifacts.store.directory import DirectoryBackend
 from artifacts.store.keys import (
     TEMPORARY_PREFIX,
@@ -85,13 +86,18 @@ class Store:
     def __reduce__(self) -> tuple[Callable[[str], "Store"], tuple[str]]:
         return (Store.open, (self.url,))
 
-    def read_bytes(self, key: str) -> bytes:
+    def read_bytes(self, key: str, most_bytes: int = LARGEST_DOCUMENT) -> bytes:
         """Returns the content under a key.
+
+        Args:
+            key: The key.
+            most_bytes: Largest size of the content.
 
         Raises:
             MissingKeyError: There is none.
+            IntegrityError: It is larger.
         """
-        return self._backend.read(check_key(key))
+        return self._backend.read(check_key(key), most_bytes)
 
     def write_bytes(self, key: str, data: bytes) -> None:
         """Stores content under a key and replaces earlier content atomically: readers see the old or the new."""
@@ -139,6 +145,14 @@ class Store:
         """
         return [key for key in self._backend.keys(check_prefix(prefix)) if is_key(key)]
 
+    def walk(self, prefix: str = "") -> Iterator[str]:
+        """Yields the whole keys below a prefix, like `list` but in any order and each as soon as it is found.
+
+        Args:
+            prefix: Whole segments of a key; empty for all keys.
+        """
+        yield from (key for key in self._backend.walk(check_prefix(prefix)) if is_key(key))
+
     def delete(self, prefix: str) -> int:
         """Deletes a key and all keys below it, and returns their number.
 
@@ -153,13 +167,18 @@ class Store:
         """Returns the path of a key or prefix in a directory store, which need not exist; None for other stores."""
         return self._backend.local_path(check_key(key))
 
-    def digest(self, key: str) -> FileDigest:
+    def digest(self, key: str, most_bytes: int = LARGEST_WEIGHTS) -> FileDigest:
         """Reads the content under a key and returns its digest.
+
+        Args:
+            key: The key.
+            most_bytes: Size of the content. If there is more, only a part of the rest is read, and the digest, whose
+                `size_bytes` is then larger, is that of what was read.
 
         Raises:
             MissingKeyError: There is none.
         """
-        return digest_of(self._backend.chunks(check_key(key)), _ignore)
+        return digest_of(_up_to(self._backend.chunks(check_key(key)), most_bytes), _ignore)
 
     def upload(self, local: Path, key: str, progress: Progress | None = None) -> FileDigest:
         """Stores a file and returns the digest of the bytes that were sent.
@@ -185,7 +204,8 @@ class Store:
         try:
             local.parent.mkdir(parents=True, exist_ok=True)
             with temporary.open("xb") as stream:
-                digest = write_hashed(self._backend.chunks(key), stream, progress or _ignore)
+                chunks = _up_to(self._backend.chunks(key), expect.size_bytes)
+                digest = write_hashed(chunks, stream, progress or _ignore)
             if digest != expect:
                 remedy = "the stored file was changed or damaged: make the artifact again or restore the file"
                 raise IntegrityError(f"{key} in {self.url}", str(digest), str(expect), remedy)
@@ -241,6 +261,15 @@ class Store:
         Artifacts of these transfers are not published. Only transfers to and from S3 take long enough to need this.
         """
         self._backend.abandon()
+
+
+def _up_to(chunks: Iterator[bytes], size_bytes: int) -> Iterator[bytes]:
+    """Yields chunks until they have more than `size_bytes` bytes: what follows changes no verdict and may never end."""
+    for chunk in chunks:
+        yield chunk
+        size_bytes -= len(chunk)
+        if size_bytes < 0:
+            return
 
 
 def _remedy(scheme: str) -> str:

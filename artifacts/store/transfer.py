@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
+from artifacts.input_files import LARGEST_WEIGHTS, open_regular
 from artifacts.store.keys import FileDigest, Progress
 
 _WORTH_A_THREAD_BYTES = 1 << 20
@@ -71,7 +72,7 @@ def digests_of_files(paths: Sequence[Path], *, flush: bool = False) -> list[File
 
 
 def _digest_of_file(path: Path) -> FileDigest:
-    with path.open("rb", buffering=0) as stream:
+    with open_regular(path, LARGEST_WEIGHTS) as stream:
         return FileDigest(hashlib.file_digest(stream, "sha256").hexdigest(), stream.tell())
 
 

@@ -6,11 +6,11 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from artifacts.layout import RunLayout
-from artifacts.store.store import Store
 from flows.cli.console.options import ANSWERS, STORED, MeasureOptions, Optional, ProfileName, Stored
 from flows.cli.console.output import print_json, terminal
 from flows.cli.console.prefect_session import prefect_session
 from flows.cli.console.profiles import check_devices
+from flows.cli.console.stores import filled_store
 
 
 def backfill(
@@ -44,7 +44,7 @@ def backfill(
 
         load_suite(suite)
         key = suite_key(suite)
-    store = Store.open(options.store, writable=False)
+    store = filled_store(options.store)
     for run in runs:
         RunLayout(run).suite(key, 0)
     settings = {

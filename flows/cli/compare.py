@@ -4,11 +4,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from artifacts.store.store import Store
 from flows.cli.console.options import STORED, ProfileName, RecipeChanges, Stored
 from flows.cli.console.output import print_json, terminal
 from flows.cli.console.prefect_session import prefect_session
 from flows.cli.console.profiles import check_devices
+from flows.cli.console.stores import filled_store
 
 
 def compare(
@@ -32,7 +32,7 @@ def compare(
     """
     check_devices(profile, trains=True)
     names = recipes.split(",")
-    store = Store.open(options.store, writable=False)
+    store = filled_store(options.store)
     with prefect_session(store, options) as running:
         from flows.compare.candidates import candidates
         from flows.compare.comparison import CompareRequest

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from artifacts.documents.parsing import exists
 from artifacts.errors import BadInputError, DeerstalkerError
 from artifacts.store.location import DEFAULT_STORE
 from flows.cli.console.options import (
@@ -166,7 +167,7 @@ def plan(
     if not 0 <= price < 1e6:
         raise BadInputError("--price", str(price), "dollars, from 0")
     for name, path in (("write", write), ("plot", plot)):
-        if path is not None and path.exists():
+        if path is not None and exists(path):
             raise BadInputError(f"--{name}", str(path), "a file that does not exist")
     loaded, rented = load_profile(profile, set_profile), cluster(gpus, nodes)
     written = load_recipe(recipe, set_)
@@ -190,8 +191,9 @@ def plan(
 def _write(option: str, path: Path, content: bytes) -> None:
     try:
         path.write_bytes(content)
-    except OSError as error:
-        raise BadInputError(option, f"{path} ({error.strerror})", "a new file in a folder that exists") from error
+    except (OSError, ValueError) as error:  # ValueError: a path with the character 0
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise BadInputError(option, f"{path} ({reason})", "a new file in a folder that exists") from error
 
 
 def _print_plan(made: "Plan", price: float) -> None:

@@ -15,6 +15,7 @@ from artifacts.store.store import Store
 from artifacts.verification import Damage
 from flows.cli.console.options import STORED, Stored, Wide
 from flows.cli.console.output import fail_if_damaged, print_damaged_json, print_json, terminal
+from flows.cli.console.stores import filled_store
 from flows.report.text.wrapping import UNLIMITED, print_labelled
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def lineage(artifact: str, /, *, depth: int = 2, wide: Wide = False, options: St
 
     if depth < 0:
         raise BadInputError("--depth", str(depth), "0 or more")
-    store, damaged = Store.open(options.store, writable=False), list[Damage]()
+    store, damaged = filled_store(options.store), list[Damage]()
     nodes = ancestry(store, [_ref(artifact, store)], depth or None, damaged)
     if options.json:
         print_json({"store": store.url, "artifact": _node(nodes[0]), "ancestors": [_node(node) for node in nodes[1:]]})
@@ -71,7 +72,7 @@ def diff(a: str, b: str, /, *, options: Stored = STORED) -> None:
     from flows.lookup.history import read_run
     from flows.report.summary import measure_rows
 
-    store, damaged = Store.open(options.store, writable=False), list[Damage]()
+    store, damaged = filled_store(options.store), list[Damage]()
     run_a = read_run(store, a, damaged)
     run_b = run_a if a == b else read_run(store, b, damaged)
     differing, parting = settings(run_a, run_b), first_parting(run_a, run_b)

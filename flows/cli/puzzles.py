@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
+from artifacts.documents.parsing import exists, is_folder, is_link
 from artifacts.documents.suggestions import did_you_mean
 from artifacts.errors import BadInputError, StoreError
 from artifacts.refs import Ref
@@ -121,9 +122,9 @@ def _drawn_puzzles(folder: Path, ref: dict[str, Any]) -> list[Puzzle]:
 
 def _check_work_folder(folder: Path) -> None:
     """Refuses a working folder with other files, because it is removed once the puzzle file is written."""
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+    if is_link(folder) or (exists(folder) and not is_folder(folder)):
         raise BadInputError(str(folder), "a link or a file", "a folder, or nothing", "move it away")
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    names = sorted(path.name for path in folder.iterdir()) if is_folder(folder) else []
     if others := [name for name in names if not name.startswith(_WORK_NAMES)]:
         raise BadInputError(str(folder), f"holds {others[0]!r}", "files of `puzzles make`, or nothing", "move it away")
 
@@ -140,23 +141,24 @@ def _write_whole(path: Path, draft: Path, text: str) -> None:
 
 def _check_writable(path: Path) -> None:
     """Refuses a path that cannot be written, before hours are spent; an existing file keeps its content."""
-    if path.is_symlink():
+    if is_link(path):
         target = shown(str(path.readlink()))
         raise BadInputError(f"--out {path}", f"a symbolic link to {target}", "a file", "name the file itself")
-    if not path.parent.is_dir():
+    if not is_folder(path.parent):
         raise BadInputError(f"--out {path}", "no such folder", "a file in an existing folder", "make the folder first")
-    existed = path.exists()
+    existed = exists(path)
     try:
         with path.open("ab"):
             pass
         if not existed:
             path.unlink()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a path with the character 0
         raise _unwritable(path, error) from error
 
 
-def _unwritable(path: Path, error: OSError) -> StoreError:
-    return StoreError(f"--out {path}", f"cannot be written ({error.strerror})", "a file to write")
+def _unwritable(path: Path, error: OSError | ValueError) -> StoreError:
+    reason = error.strerror if isinstance(error, OSError) else error
+    return StoreError(f"--out {path}", f"cannot be written ({reason})", "a file to write")
 
 
 def _publish(url: str, settings: dict[str, Any], request: dict[str, Any], options: Output) -> dict[str, Any]:

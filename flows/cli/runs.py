@@ -5,17 +5,17 @@ from typing import Annotated
 from rich.table import Table
 
 from artifacts.errors import BadInputError
-from artifacts.store.store import Store
 from artifacts.verification import Damage
 from flows.cli.console.options import STORED, Optional, Stored, Wide
 from flows.cli.console.output import fail_if_damaged, print_damaged_json, terminal
+from flows.cli.console.stores import filled_store
 
 
 def runs(*, options: Stored = STORED) -> None:
     """Prints the runs of a store."""
     from flows.lookup.history import overview
 
-    store, damaged = Store.open(options.store, writable=False), list[Damage]()
+    store, damaged = filled_store(options.store), list[Damage]()
     listed = overview(store, damaged)
     if options.json:
         print_damaged_json({"store": store.url, "runs": [run.as_json() for run in listed]}, store, damaged)
@@ -52,7 +52,7 @@ def show(run: str, /, *, wide: Wide = False, options: Stored = STORED) -> None:
     from flows.report.terminal.live import print_iterations
     from flows.report.text.wrapping import UNLIMITED, print_labelled
 
-    store, damaged = Store.open(options.store, writable=False), list[Damage]()
+    store, damaged = filled_store(options.store), list[Damage]()
     record = read_run(store, run, damaged)
     if options.json:
         print_damaged_json(summary(record, store), store, damaged)
@@ -76,7 +76,7 @@ def report(run: str, /, *, options: Stored = STORED) -> None:
     from flows.report.html.run_report import store_report
     from flows.report.run_view import RunView
 
-    store, damaged = Store.open(options.store, writable=False), list[Damage]()
+    store, damaged = filled_store(options.store), list[Damage]()
     page = f"{store.url}/{store_report(RunView(read_run(store, run, damaged), store))}"
     if options.json:
         print_damaged_json({"run": run, "report": page}, store, damaged)
@@ -106,7 +106,7 @@ def study(
     if not runs and benchmark is None:
         raise BadInputError("study", "no run and no --benchmark", "at least one of them", "see `deerstalker runs`")
     models = None if benchmark is None else read_benchmark(benchmark)
-    store, damaged = Store.open(options.store, writable=False), list[Damage]()
+    store, damaged = filled_store(options.store), list[Damage]()
     read = [read_run_study(read_run(store, run, damaged), store) for run in dict.fromkeys(runs)]
     page = write_study(output, study_files(read, models))
     if options.json:

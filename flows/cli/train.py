@@ -20,6 +20,7 @@ from flows.cli.console.options import (
 from flows.cli.console.output import show_run
 from flows.cli.console.prefect_session import prefect_session
 from flows.cli.console.profiles import check_devices
+from flows.cli.console.stores import filled_store
 
 
 def train(
@@ -96,7 +97,7 @@ def iterate(
         until: Last iteration to run; instead of --more.
     """
     check_devices(profile, trains=True)
-    store = Store.open(options.store, writable=False)
+    store = filled_store(options.store)
     with prefect_session(store, options) as running:
         from flows.config.recipes import load_profile, validate
         from flows.iterate import IterateRequest

@@ -8,13 +8,12 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from artifacts.errors import BadInputError, IntegrityError
-from artifacts.layout import is_ours
 from artifacts.store.location import DEFAULT_STORE
-from artifacts.store.store import Store
 from artifacts.verification import Damage
 from artifacts.verification import verify as verify_store
 from flows.cli.console.options import STORED, Flag, Stored
 from flows.cli.console.output import fail_if_damaged, print_damaged_json, print_json, print_line, terminal
+from flows.cli.console.stores import filled_store
 from flows.config.settings import validate
 
 _UNCHECKED_SHOWN = 20
@@ -56,7 +55,7 @@ def prune(
         "comparisons": comparisons,
     }
     retention = validate(Retention, settings, "prune")
-    store, damaged = Store.open(options.store, writable=False), list[Damage]()
+    store, damaged = filled_store(options.store), list[Damage]()
     removals = plan(store, retention, runs, damaged)
     total = sum(item.size_bytes for item in removals)
     if yes:
@@ -97,12 +96,7 @@ def verify(
     """
     if address is not None and options.store not in (DEFAULT_STORE, address):
         raise BadInputError("verify", f"two stores, {address} and --store {options.store}", "one")
-    store = Store.open(options.store if address is None else address, writable=False)
-    if not any(map(is_ours, store.list())):
-        raise BadInputError(
-            store.url, "no run, no puzzle set and no model", "a store that `train` or `puzzles make` has filled",
-            "check the address",
-        )  # fmt: skip
+    store = filled_store(options.store if address is None else address)
     result = verify_store(store, None if options.json else _progress)
     if options.json:
         print_json({"store": store.url, **asdict(result)})

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from artifacts.errors import BadInputError
+from artifacts.input_files import read_regular
 from artifacts.store.location import local_folder
 from stages.models.from_scratch import ScratchModel
 from stages.models.merging.config import MergedModel
@@ -214,7 +215,7 @@ def _packaged(package: str, file: str) -> ModelSize:
 
 def _in_folder(folder: Path) -> ModelSize | None:
     try:
-        shape = shape_of_config(json.loads((folder / "config.json").read_text()))
+        shape = shape_of_config(json.loads(read_regular(folder / "config.json")))
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, AttributeError):
         return None
     return _of_shape(shape, "by its config.json")

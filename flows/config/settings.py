@@ -5,16 +5,15 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from importlib.resources.abc import Traversable
-from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from artifacts.documents.parsing import check_plain, is_file, parse_toml
+from artifacts.documents.parsing import check_plain, parse_toml
 from artifacts.documents.suggestions import choices_of, did_you_mean, meant_key
 from artifacts.errors import BadInputError
+from artifacts.input_files import LARGEST_SETTINGS, read_input
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -43,27 +42,20 @@ def load_settings(model: type[M], folder: str, name: str, overrides: Sequence[st
     Raises:
         BadInputError: No such file, broken TOML, an unknown key, a value out of range, or a contradiction.
     """
-    source = _source(folder, name)
-    try:
-        text = source.read_bytes().decode()
-    except OSError as error:
-        raise BadInputError(str(source), f"cannot be read ({error.strerror})", "a TOML file") from error
-    except UnicodeDecodeError as error:
-        raise BadInputError(str(source), f"not TOML (byte {error.start + 1} is not UTF-8)", "a TOML file") from error
-    return validate(model, overridden(parse_toml(text, str(source), "a TOML file"), overrides), name)
-
-
-def _source(folder: str, name: str) -> Path | Traversable:
     names = settings_names(folder)
     if name.endswith(".toml"):
-        path = Path(name)
-        if not is_file(path):
-            raise BadInputError(name, "no such file", "a TOML file", f"or one of: {', '.join(names)}")
-        return path
-    if name not in names:
+        remedy = f"or one of: {', '.join(names)}"
+        data = read_input(name, "a TOML file", remedy, most_bytes=LARGEST_SETTINGS)
+    elif name in names:
+        data = files("deployments").joinpath(folder).joinpath(f"{name}.toml").read_bytes()
+    else:
         where = f"{folder.removesuffix('s')} {name!r}"
         raise BadInputError(where, f"unknown{did_you_mean(name, names)}", ", ".join(names), "or name a .toml file")
-    return files("deployments").joinpath(folder).joinpath(f"{name}.toml")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise BadInputError(name, f"not TOML (byte {error.start + 1} is not UTF-8)", "a TOML file") from error
+    return validate(model, overridden(parse_toml(text, name, "a TOML file"), overrides), name)
 
 
 def overridden(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

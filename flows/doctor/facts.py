@@ -11,7 +11,7 @@ from pathlib import Path
 
 from artifacts.errors import DeerstalkerError
 from artifacts.provenance import hardware
-from flows.orchestration.server.api_access import CLIENT_VARIABLE, auth_headers
+from flows.orchestration.server.api_access import CLIENT_VARIABLE, auth_headers, bounded_get
 from flows.orchestration.server.local_server import InstallationRecord, auth_string_of, running_server
 from stages.hardware.compute_type import ComputeType, CudaDevice, cpu_flags, matmul_gflops
 from stages.hardware.cuda import cuda_facts
@@ -193,7 +193,7 @@ def ask_prefect(client: str, url: str, named_by: str, auth: str | None = None) -
     try:
         shown = str(httpx.URL(url).copy_with(userinfo=b""))
         with httpx.Client(base_url=url.rstrip("/"), headers=headers, timeout=_ANSWER_LIMIT_S) as api:
-            health, version = api.get("/health"), api.get("/admin/version")
+            health, version = bounded_get(api, "/health"), bounded_get(api, "/admin/version")
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         return PrefectFacts(client, shown, named_by, error=f"{type(error).__name__}: {error}")
     refused = next((answer for answer in (health, version) if answer.status_code in (401, 403)), None)

@@ -1,5 +1,6 @@
 """Resolves names of models to published checkpoints, fetching a model source first."""
 
+from artifacts.documents.parsing import exists
 from artifacts.errors import BadInputError
 from artifacts.layout import RunLayout, is_run_name, shared_key
 from artifacts.manifest import MANIFEST_NAME
@@ -115,7 +116,7 @@ def hidden_size_of(source: ModelConfig, store: Store) -> int | None:
 def fetched_from_a_lost_folder(source: FolderModel, store: Store) -> Ref[Checkpoint] | None:
     """Returns the model that was last fetched from a missing local folder; None if it exists or was never fetched."""
     folder = local_folder(source.path)
-    if folder is None or folder.exists():
+    if folder is None or exists(folder):
         return None
     start, end = f"{_MODELS}/{source.source}-", f"/{MANIFEST_NAME}"
     keys = [key for key in store.list(_MODELS) if key.startswith(start) and key.endswith(end) and key.count("/") == 2]

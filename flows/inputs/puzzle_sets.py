@@ -1,5 +1,6 @@
 """Returns puzzle sets from a config, a file or RUN:SPLIT, and runs the stages that make them."""
 
+from artifacts.documents.parsing import exists
 from artifacts.errors import BadInputError
 from artifacts.layout import shared_key
 from artifacts.manifest import MANIFEST_NAME
@@ -65,7 +66,7 @@ def made_from_a_lost_file(config: PrepareConfig, store: Store) -> Ref[Puzzles] |
     assert isinstance(config.puzzle, SourceConfig)
     location = config.puzzle.location
     file = None if location is None else local_folder(location)
-    if file is None or file.exists():
+    if file is None or exists(file):
         return None
     settings = settings_without_locations(config)
     sets: list[Artifact] = []

@@ -6,6 +6,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from artifacts.documents.parsing import is_file, is_folder
 from artifacts.errors import BadInputError
 from artifacts.layout import RunLayout, is_run_name
 from artifacts.reading import Artifact
@@ -51,12 +52,12 @@ def find_checkpoint(name: str, store: Store) -> Ref[Checkpoint] | FetchedModel:
         case _:
             pass
     folder = Path(name)
-    if name.startswith((".", "/", "~")) or _holds_config(folder):
+    if name.startswith((".", "/", "~")) or is_file(folder / "config.json"):
         return _model_folder(name)
     try:
         return published_checkpoint(name, store)
     except BadInputError:
-        if _is_dir(folder):
+        if is_folder(folder):
             return _model_folder(name)
         raise
 
@@ -74,20 +75,6 @@ def check_checkpoint(name: str, store: Store) -> None:
             check_folder(Path(folder.path))
         case _:
             pass
-
-
-def _holds_config(folder: Path) -> bool:
-    try:
-        return (folder / "config.json").is_file()
-    except (OSError, ValueError):  # no permission, or an invalid file name
-        return False
-
-
-def _is_dir(folder: Path) -> bool:
-    try:
-        return folder.is_dir()
-    except (OSError, ValueError):
-        return False
 
 
 def _model_folder(name: str) -> FolderModel:

@@ -15,6 +15,7 @@ import openai
 
 from artifacts.documents.suggestions import did_you_mean
 from artifacts.errors import BadInputError, DeerstalkerError
+from artifacts.input_files import LARGEST_ANSWER, UnfitInputError, check_size
 from artifacts.schemas import Outcome
 from stages.answering.settings import Access, ApiRequest
 
@@ -26,6 +27,8 @@ _LONGEST_RETRY_AFTER_S = 3600.0
 _LONGEST_WORDS = 400
 """Largest number of characters of a provider's message that an error repeats."""
 _CHECK_TIMEOUT_S = 30.0
+_OF_TRANSPORT = ("content-encoding", "content-length", "transfer-encoding")
+"""Headers about how an answer came, which no longer hold for its content."""
 
 
 class RefusedError(Exception):
@@ -122,6 +125,27 @@ def key_of(access: Access, where: str) -> str:
     return key
 
 
+class _BoundedClient(openai.DefaultAsyncHttpxClient):
+    """The HTTP client of openai, which reads no answer beyond `LARGEST_ANSWER`."""
+
+    async def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
+        """Sends a request and returns the answer with its content; `stream` is ignored.
+
+        Raises:
+            UnfitInputError: The answer is larger.
+        """
+        answer = await super().send(request, stream=True, **options)
+        content = bytearray()
+        try:
+            async for part in answer.aiter_bytes():
+                content += part
+                check_size(len(content), LARGEST_ANSWER)
+        finally:
+            await answer.aclose()
+        headers = [item for item in answer.headers.multi_items() if item[0] not in _OF_TRANSPORT]
+        return type(answer)(answer.status_code, headers=headers, content=bytes(content), request=answer.request)
+
+
 class ApiClient:
     """A client of one API; use it as an asynchronous context manager, in one event loop.
 
@@ -139,7 +163,11 @@ class ApiClient:
         self._key = key_of(access, where)
         # The retries here are counted, stored, and know that a truncated reply may have been charged.
         self._client = openai.AsyncOpenAI(
-            api_key=self._key or "none", base_url=request.base_url, timeout=access.timeout_s, max_retries=0
+            api_key=self._key or "none",
+            base_url=request.base_url,
+            timeout=access.timeout_s,
+            max_retries=0,
+            http_client=_BoundedClient(follow_redirects=False),
         )
 
     async def __aenter__(self) -> "ApiClient":
@@ -168,6 +196,9 @@ class ApiClient:
                 problem = f"{base_url} is no API: GET /models answers HTTP {error.status_code}, not in JSON"
                 raise BadInputError(self._where, problem, expected, "correct base_url") from error
             return
+        except UnfitInputError as error:
+            problem = f"{base_url} is no API: GET /models answers {error.strerror}"
+            raise BadInputError(self._where, problem, expected, "correct base_url") from error
         except openai.APIConnectionError as error:
             problem = f"{base_url} cannot be reached ({self._masked(str(error.__cause__ or error))})"
             raise BadInputError(self._where, problem, expected, "correct base_url, or start the server") from error
@@ -228,6 +259,8 @@ class ApiClient:
         except openai.APITimeoutError as error:
             words = f"no reply within {self._access.timeout_s:g} s"
             raise _PassingError(words, charged=True) from error
+        except UnfitInputError as error:
+            raise _PassingError(f"a reply of {error.strerror}", charged=True) from error
         except openai.APIConnectionError as error:
             raise _PassingError(self._masked(f"connection: {error.__cause__ or error}"), charged=True) from error
         except openai.APIStatusError as error:

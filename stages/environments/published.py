@@ -5,6 +5,7 @@ from typing import Any, cast
 
 from artifacts.documents.parsing import parse_json
 from artifacts.errors import BadInputError
+from artifacts.input_files import LARGEST_TABLE, read_input
 from stages.environments import environment
 from stages.environments.capabilities import ReadsPublished
 from stages.environments.puzzle import Puzzle
@@ -22,11 +23,7 @@ def read_puzzles(path: Path | str) -> list[Puzzle]:
             the index and the field.
     """
     path = Path(path)
-    try:
-        data = path.read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a path with the character 0
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise BadInputError(str(path), f"cannot be read ({reason})", "a readable JSON file") from error
+    data = read_input(path, "a readable JSON file", most_bytes=LARGEST_TABLE)
     content = parse_json(data, str(path), "a JSON list of puzzles")
     if not isinstance(content, list):
         raise BadInputError(str(path), _described(content), "a JSON list of puzzles")

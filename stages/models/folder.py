@@ -5,7 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 
+from artifacts.documents.parsing import is_folder
 from artifacts.errors import BadInputError
+from artifacts.input_files import LARGEST_TOKENIZER, LARGEST_WEIGHTS, check_input, open_regular, reason
 from stages.models.json_file import read_json, refuse_own_code
 from stages.models.shape import ARCHITECTURES, DecoderShape, read_shape
 from stages.models.tensors import check_weights
@@ -48,21 +50,28 @@ def _file_digest(path: Path) -> str:
         status = path.stat()
         return _digest(path, status.st_ino, status.st_size, status.st_mtime_ns)
     except OSError as error:
-        reason = f"cannot be read ({error.strerror})"
-        raise BadInputError(str(path), reason, "a file of a model folder", "check its permissions") from error
+        raise BadInputError(str(path), reason(error), "a file of a model folder", "check its permissions") from error
 
 
 @lru_cache(maxsize=1024)
 def _digest(path: Path, inode: int, size_bytes: int, modified_ns: int) -> str:
-    with path.open("rb") as file:
+    with open_regular(path, LARGEST_WEIGHTS) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _check_is_folder(folder: Path) -> None:
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise BadInputError(
             str(folder), "no such folder", "a Hugging Face model folder", "check the recipe's model.path"
         )
+
+
+def _check_files(folder: Path) -> None:
+    """Checks that each file of a checkpoint can be read to its end, also those that only transformers and vLLM open."""
+    for path in sorted(folder.iterdir()):
+        if path.suffix in _SUFFIXES and path.exists() and not path.is_dir():
+            largest = LARGEST_WEIGHTS if path.suffix == ".safetensors" else LARGEST_TOKENIZER
+            check_input(path, "a file of a Hugging Face model folder", "copy the model again", most_bytes=largest)
 
 
 def check_folder(folder: Path) -> None:
@@ -72,10 +81,12 @@ def check_folder(folder: Path) -> None:
         folder: A Hugging Face model folder.
 
     Raises:
-        BadInputError: Files are missing or damaged, the architecture is unsupported, tensors are missing or unexpected,
-            the tokenizer has too many tokens, the folder contains code, or there is no chat template.
+        BadInputError: Files are missing, damaged, too large or no regular files; the architecture is unsupported;
+            tensors are missing or unexpected; the tokenizer has too many tokens; the folder contains code; or there is
+            no chat template.
     """
     _check_is_folder(folder)
+    _check_files(folder)
     shape = _check_config(folder)
     settings = folder / "tokenizer_config.json"
     if not settings.is_file():

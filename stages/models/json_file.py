@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from artifacts.errors import BadInputError
+from artifacts.input_files import read_input
 
 
 def strict_json(text: str | bytes) -> object:
@@ -44,15 +45,9 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         BadInputError: The file is missing, unreadable, not JSON or not an object.
     """
+    data = read_input(path, "a file of a Hugging Face model folder", "copy the model again")
     try:
-        parsed = strict_json(path.read_bytes())
-    except FileNotFoundError as error:
-        raise BadInputError(str(path), "no such file", "a file of a Hugging Face model folder") from error
-    except OSError as error:
-        reason = f"cannot be read ({error.strerror})"
-        raise BadInputError(
-            str(path), reason, "a file of a Hugging Face model folder", "check its permissions"
-        ) from error
+        parsed = strict_json(data)
     except ValueError as error:
         raise BadInputError(str(path), f"not JSON ({error})", "a JSON object", "copy the file again") from error
     if not isinstance(parsed, dict):

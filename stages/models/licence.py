@@ -3,6 +3,7 @@
 import importlib.metadata
 import re
 
+from artifacts.input_files import read_input
 from artifacts.store.location import local_folder
 from artifacts.store.store import MissingKeyError, Store
 from stages.models.source import FolderModel, GgufPackageModel, ModelConfig
@@ -43,4 +44,4 @@ def _card(address: str) -> str:
         except MissingKeyError:
             return ""
     path = folder / "README.md"
-    return path.read_text(errors="replace") if path.is_file() else ""
+    return read_input(path, "a model card").decode(errors="replace") if path.is_file() else ""

@@ -3,7 +3,6 @@
 import importlib.metadata
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from pydantic import Field
 from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.identity import Added
+from artifacts.input_files import LARGEST_TOKENIZER, LARGEST_WEIGHTS, check_input, copy_input
 from artifacts.store.location import local_folder
 from artifacts.store.store import Store
 from stages.models.folder import check_folder
@@ -116,7 +116,8 @@ def find_packaged_file(package: str, file: str) -> Path:
         raise BadInputError("model.package", f"{package!r} is not installed", "an installed package", remedy) from error
     for entry in files:
         path = Path(str(entry.locate()))
-        if entry.name == file and path.is_file():
+        if entry.name == file and path.exists():
+            check_input(path, "a GGUF file", "install the package again", most_bytes=LARGEST_WEIGHTS)
             return path
     models = ", ".join(entry.name for entry in files if entry.name.endswith(".gguf")) or "no GGUF file"
     raise BadInputError("model.file", f"{package} does not contain {file!r}", f"one of its models: {models}")
@@ -165,7 +166,7 @@ def _copy_folder(folder: Path, out_dir: Path) -> None:
     if len(files) > 1 or any(tensor.dtype != "BF16" for tensor in tensors):
         _convert("folder", str(folder), str(out_dir))
         return
-    shutil.copyfile(files.pop(), out_dir / WEIGHTS)
+    copy_input(files.pop(), out_dir / WEIGHTS, "weights in safetensors", most_bytes=LARGEST_WEIGHTS)
     copy_files(folder, out_dir, (*SETTINGS_FILES, *TOKENIZER_FILES))
 
 
@@ -173,7 +174,7 @@ def copy_files(folder: Path, out_dir: Path, names: Iterable[str]) -> None:
     """Copies those of the named files that a folder has."""
     for name in names:
         if (folder / name).is_file():
-            shutil.copyfile(folder / name, out_dir / name)
+            copy_input(folder / name, out_dir / name, "a file of the model", most_bytes=LARGEST_TOKENIZER)
 
 
 def _copy_address(address: str, out_dir: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from artifacts.errors import BadInputError
+from artifacts.input_files import LARGEST_WEIGHTS, open_regular, reason
 from stages.models.json_file import shown, strict_json
 
 ITEM_BYTES = {
@@ -86,14 +87,14 @@ def read_header(path: Path) -> dict[str, dict[str, Any]]:
 
 def data_start(path: Path) -> int:
     """Returns the offset in bytes of the first tensor in a safetensors file that `read_header` accepts."""
-    with path.open("rb") as file:
+    with open_regular(path, LARGEST_WEIGHTS) as file:
         return 8 + struct.unpack("<Q", file.read(8))[0]
 
 
 def _header_bytes(path: Path) -> tuple[bytes, int]:
     """Returns the bytes of the header and the size of the file."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path, LARGEST_WEIGHTS) as file:
             size_bytes = os.fstat(file.fileno()).st_size
             start = file.read(8)
             length = struct.unpack("<Q", start)[0] if len(start) == 8 else _MAX_HEADER_BYTES + 1
@@ -103,8 +104,7 @@ def _header_bytes(path: Path) -> tuple[bytes, int]:
                 )
             return file.read(length), size_bytes
     except OSError as error:
-        reason = f"cannot be read ({error.strerror})"
-        raise BadInputError(str(path), reason, "a safetensors file", _REMEDY) from error
+        raise BadInputError(str(path), reason(error), "a safetensors file", _REMEDY) from error
 
 
 def _check_entry(path: Path, name: str, entry: object) -> None:

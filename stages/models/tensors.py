@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from artifacts.errors import BadInputError
+from artifacts.input_files import LARGEST_WEIGHTS, open_regular
 from stages.models.json_file import read_json, shown
 from stages.models.shape import DecoderShape, read_shape
 from stages.models.tensor_file import data_start, read_header
@@ -149,7 +150,7 @@ def _first_of(names: Sequence[str]) -> str:
 def _same_content(first: StoredTensor, second: StoredTensor) -> bool:
     if first.dtype != second.dtype:
         return False
-    with first.file.open("rb") as left, second.file.open("rb") as right:
+    with open_regular(first.file, LARGEST_WEIGHTS) as left, open_regular(second.file, LARGEST_WEIGHTS) as right:
         left.seek(data_start(first.file) + first.span[0])
         right.seek(data_start(second.file) + second.span[0])
         remaining = first.span[1] - first.span[0]

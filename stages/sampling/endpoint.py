@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from artifacts.input_files import LARGEST_ANSWER, check_size, read_at_most
+
 
 class EndpointError(Exception):
     """The engine answered with an error status.
@@ -80,7 +82,8 @@ class Endpoint:
 
         Raises:
             EndpointError: The engine answered with a status of 400 or above.
-            OSError, http.client.HTTPException: The engine could not be reached, or the connection broke.
+            OSError, http.client.HTTPException: The engine could not be reached, the connection broke, or the answer is
+                larger than `LARGEST_ANSWER`.
         """
         prefix = "" if isinstance(self.address, Path) else urlsplit(self.address).path.rstrip("/")
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
@@ -90,7 +93,9 @@ class Endpoint:
             headers["Content-Type"] = "application/json"
         connection.request(method, prefix + path, content, headers)
         answer = connection.getresponse()
-        data = answer.read()
+        check_size(answer.length or 0, LARGEST_ANSWER)
+        # `read` with a number of bytes does not notice an answer that ends before its stated length.
+        data = read_at_most(answer.read, LARGEST_ANSWER) if answer.length is None else answer.read()
         if answer.status >= 400:
             message = data.decode("utf-8", "replace")
             if self.api_key:

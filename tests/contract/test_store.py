@@ -28,6 +28,13 @@ def test_content_comes_back_and_is_replaced(store: Store) -> None:
     assert store.exists("run/empty")
 
 
+def test_no_more_is_read_than_asked_for(store: Store) -> None:
+    store.write_bytes("runs/large.json", b"12345")
+    assert store.read_bytes("runs/large.json", 5) == b"12345"
+    with pytest.raises(IntegrityError, match=r"runs/large\.json in .*: 5 bytes.*at most 4"):
+        store.read_bytes("runs/large.json", 4)
+
+
 def test_content_is_there_for_whoever_opens_the_store_again(open_store: OpenStore) -> None:
     open_store().write_bytes("a/b/c", b"kept")
     assert open_store().read_bytes("a/b/c") == b"kept"

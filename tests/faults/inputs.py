@@ -1,10 +1,13 @@
 """Bad inputs of every class, and the rule that each answer must obey: `python -m tests.faults.inputs --count 2000`.
 
 Settings, files, words of the command line, addresses, damaged stores and damaged checkpoints are made from a seed and
-met by `flows.cli.app.run_command` in this process. Commands and settings are found by reflection, so that later ones
-are tried too. Each refusal ends with 1 or 2 and is one line that names the place and says what to do; it
-leaves nothing in the store, nor in the temporary folder, and takes less than 10 seconds. Nothing is started: a command
-that would start work gets another input that it refuses, and no server listens where Prefect's is looked for.
+met by `flows.cli.app.run_command` in a process of their own. Commands and settings are found by reflection, so that
+later ones are tried too. Each refusal ends with 1 or 2 and is one line that names the place and says what to do; it
+leaves nothing in the store, nor in the temporary folder, and takes less than 10 seconds and 2 GiB. A case that exceeds
+a limit is ended. Nothing is started: a command that would start work gets another input that it refuses, and no server
+listens where Prefect's is looked for.
+
+The seed is a new one each time and is printed; `--seed` repeats the cases.
 
 The store of a case exists, or is missing: a refused command makes no folder at the address of a missing store.
 """
@@ -12,60 +15,86 @@ The store of a case exists, or is missing: a refused command makes no folder at 
 import argparse
 import json
 import random
+import secrets
 import sys
+import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from tests.support.bad_inputs.classes import CLASSES
-from tests.support.bad_inputs.ground import Ground, made_ground
-from tests.support.bad_inputs.trial import Case, Outcome, attempt
+from tests.support.bad_inputs.ground import Ground
+from tests.support.bad_inputs.trial import Case, Outcome
+from tests.support.bad_inputs.worker import Tried, tried
 from tests.support.bars import Bar, add_json_option, tell
 
 _MOST_SHOWN = 2_000
 """Characters of a violating case that are printed."""
 
 
-def campaign(count: int, seed: int, only: str | None = None) -> dict[str, Any]:
-    """Tries `count` bad inputs, and returns the document of `--json`.
+@dataclass(frozen=True)
+class Series:
+    """The cases of a campaign, the same for the same seed.
 
-    Args:
+    Attributes:
         only: The class that is tried; all where None.
     """
-    with made_ground() as ground:
-        outcomes = [attempt(ground, case) for case in _cases(ground, count, seed, only)]
+
+    count: int
+    seed: int
+    only: str | None = None
+
+    def __call__(self, ground: Ground) -> Iterator[Case]:
+        """Yields the cases, class by class."""
+        shares = {name: share for name, (_, share) in CLASSES.items() if self.only in (None, name)}
+        whole, left = sum(shares.values()), self.count
+        for number, (name, share) in enumerate(shares.items(), 1):
+            part = left if number == len(shares) else min(left, max(1, round(self.count * share / whole)))
+            left -= part
+            yield from islice(CLASSES[name][0](ground, random.Random(f"{self.seed} {name}")), part)
+
+
+def campaign(series: Series) -> dict[str, Any]:
+    """Tries bad inputs, and returns the document of `--json`."""
+    began, outcomes = time.monotonic(), list[Tried]()
+    with tempfile.TemporaryDirectory(prefix="bad-inputs-") as folder:
+        trials = tried(series, series.count, Path(folder).resolve())
+        try:
+            while True:
+                outcomes.append(next(trials))
+        except StopIteration as end:
+            peak_bytes: int = end.value
     by_class = {name: [one for one in outcomes if one.case.kind == name] for name in CLASSES}
-    summary = {name: _summary(tried) for name, tried in by_class.items() if tried}
-    violating = [_told(one) for one in outcomes if one.violations]
-    return {"count": len(outcomes), "seed": seed, "classes": summary, "violating": violating}
-
-
-def _cases(ground: Ground, count: int, seed: int, only: str | None) -> Iterator[Case]:
-    shares = {name: share for name, (_, share) in CLASSES.items() if only in (None, name)}
-    whole, left = sum(shares.values()), count
-    for number, (name, share) in enumerate(shares.items(), 1):
-        part = left if number == len(shares) else min(left, max(1, round(count * share / whole)))
-        left -= part
-        yield from islice(CLASSES[name][0](ground, random.Random(f"{seed} {name}")), part)
-
-
-def _summary(tried: list[Outcome]) -> dict[str, Any]:
-    kinds = Counter(violation.partition(" /")[0] for one in tried for violation in one.violations)
     return {
-        "cases": len(tried),
-        "refused": sum(one.status in (1, 2) for one in tried),
-        "violations": sum(bool(one.violations) for one in tried),
-        "by_kind": dict(kinds),
-        "slowest_s": round(max(one.seconds for one in tried), 2),
+        "count": len(outcomes),
+        "seed": series.seed,
+        "seconds": round(time.monotonic() - began, 1),
+        "peak_mib": peak_bytes >> 20,
+        "classes": {name: _summary([one.outcome for one in cases]) for name, cases in by_class.items() if cases},
+        "violating": [_told(one) for one in outcomes if one.outcome.violations],
     }
 
 
-def _told(outcome: Outcome) -> dict[str, Any]:
-    case = outcome.case
+def _summary(outcomes: list[Outcome]) -> dict[str, Any]:
+    kinds = Counter(violation.partition(" /")[0] for one in outcomes for violation in one.violations)
+    return {
+        "cases": len(outcomes),
+        "refused": sum(one.status in (1, 2) for one in outcomes),
+        "violations": sum(bool(one.violations) for one in outcomes),
+        "by_kind": dict(kinds),
+        "slowest_s": round(max(one.seconds for one in outcomes), 2),
+    }
+
+
+def _told(one: Tried) -> dict[str, Any]:
+    case, outcome = one.case, one.outcome
     return {
         "class": case.kind,
         "violations": list(outcome.violations),
@@ -81,7 +110,8 @@ def _print_table(document: dict[str, Any]) -> None:
     console = Console()
     for one in document["violating"]:
         console.print(json.dumps(one), soft_wrap=True, markup=False, highlight=False)
-    table = Table(title=f"{document['count']} bad inputs, seed {document['seed']}", title_justify="left")
+    title = "{count} bad inputs, seed {seed}, {seconds} s, at most {peak_mib} MiB".format(**document)
+    table = Table(title=title, title_justify="left")
     for name in ("class", "cases", "refused", "violations", "kinds", "slowest"):
         table.add_column(name, justify="left" if name in ("class", "kinds") else "right")
     for name, figures in document["classes"].items():
@@ -94,11 +124,13 @@ def _print_table(document: dict[str, Any]) -> None:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.inputs", description=__doc__)
     parser.add_argument("--count", type=int, default=2000, help="how many bad inputs")
-    parser.add_argument("--seed", type=int, default=0, help="the same seed makes the same inputs")
+    parser.add_argument("--seed", type=int, help="the same seed makes the same inputs; a new one by default")
     parser.add_argument("--only", choices=CLASSES, help="one class instead of all")
     add_json_option(parser)
     options = parser.parse_args(arguments)
-    document = campaign(options.count, options.seed, options.only)
+    seed = secrets.randbelow(10**9) if options.seed is None else options.seed
+    print(f"seed {seed}", file=sys.stderr, flush=True)  # before anything can end this process
+    document = campaign(Series(options.count, seed, options.only))
     bars = [Bar.at_most(f"violations, {name}", row["violations"], 0) for name, row in document["classes"].items()]
     tell(document, bars, lambda: _print_table(document), as_json=options.json)
     return 0

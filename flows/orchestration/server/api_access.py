@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from artifacts.errors import BadInputError, DeerstalkerError
+from artifacts.input_files import LARGEST_DOCUMENT, UnfitInputError, joined, read_regular
 
 if TYPE_CHECKING:
     import httpx
@@ -104,9 +105,22 @@ def _get(client: "httpx.Client", path: str) -> "httpx.Response | None":
     import httpx
 
     try:
-        return client.get(path)
+        return bounded_get(client, path)
     except httpx.TransportError:
         return None
+
+
+def bounded_get(client: "httpx.Client", path: str) -> "httpx.Response":
+    """Returns status and content of an answer; one too large for a Prefect API, which answers in a word, is empty.
+
+    Raises:
+        httpx.HTTPError: The server could not be reached, or its answer broke off.
+    """
+    import httpx
+
+    with client.stream("GET", path) as answer, suppress(UnfitInputError):
+        return httpx.Response(answer.status_code, content=joined(answer.iter_bytes(), LARGEST_DOCUMENT))
+    return httpx.Response(answer.status_code)
 
 
 def auth_headers(auth: str | None, environment: Mapping[str, str]) -> dict[str, str]:
@@ -132,7 +146,7 @@ def read_auth_string(path: Path) -> str:
         BadInputError: The file cannot be read, or contains no auth string.
     """
     try:
-        auth = path.read_text(encoding="utf-8").removesuffix("\n")
+        auth = read_regular(path).decode().removesuffix("\n")
     except (OSError, UnicodeError) as error:
         raise BadInputError(str(path), "cannot be read", "an auth string", "`deerstalker down`, then `up`") from error
     if not _is_auth_string(auth):

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from artifacts.documents.document import Document
 from artifacts.errors import BadInputError, DeerstalkerError
+from artifacts.input_files import read_regular
 from flows.orchestration.server.api_access import (
     SERVER_VARIABLE,
     private,
@@ -111,7 +112,7 @@ class InstallationRecord(Document):
         """
         path = _record(home)
         try:
-            return cls.model_validate_json(path.read_bytes())
+            return cls.model_validate_json(read_regular(path))
         except FileNotFoundError:
             return None
         except ValidationError as error:
@@ -142,7 +143,7 @@ def write_settings(folder: Path, url: str, auth: str | None) -> Path | None:
     """
     path = folder / "prefect.toml"
     try:
-        if path.is_symlink() or (path.exists() and not path.read_text().startswith(_SIGNATURE)):
+        if path.is_symlink() or (path.exists() and not _is_ours(path)):
             return None
         lines = [f"url = {json.dumps(url)}"] + (
             [f"auth_string = {json.dumps(auth, ensure_ascii=False)}"] if auth else []
@@ -159,8 +160,12 @@ def write_settings(folder: Path, url: str, auth: str | None) -> Path | None:
 
 def remove_settings(path: Path) -> None:
     """Removes a file that `write_settings` wrote, unless another file has replaced it."""
-    if path.exists() and path.read_text().startswith(_SIGNATURE):
+    if path.exists() and _is_ours(path):
         path.unlink()
+
+
+def _is_ours(path: Path) -> bool:
+    return read_regular(path).startswith(_SIGNATURE.encode())
 
 
 def running_server(home: Path) -> str | None:

@@ -1,12 +1,12 @@
 """The part of the document of `deerstalker benchmark --json` that a study shows."""
 
-from pathlib import Path
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from artifacts.documents.parsing import parse_json
 from artifacts.errors import BadInputError
+from artifacts.input_files import read_input
 from stages.answering.measured import BenchmarkedModel
 
 _EXPECTED = "the document that `deerstalker benchmark --json` prints"
@@ -39,11 +39,7 @@ def read_benchmark(path: str) -> BenchmarkModels:
     Raises:
         BadInputError: The file cannot be read, or is not such a document; the message names the field.
     """
-    try:
-        data = Path(path).read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a path with the character 0
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise BadInputError(f"--benchmark {path}", f"cannot be read ({reason})", _EXPECTED, "check the path") from error
+    data = read_input(path, _EXPECTED, "check the path", where=f"--benchmark {path}")
     content = parse_json(data, f"--benchmark {path}", _EXPECTED)
     try:
         return BenchmarkModels.model_validate(content)

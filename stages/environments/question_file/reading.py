@@ -9,9 +9,10 @@ from typing import Any, Literal, cast
 
 import polars as pl
 
-from artifacts.documents.parsing import is_file, text_problem
+from artifacts.documents.parsing import text_problem
 from artifacts.documents.suggestions import closest, did_you_mean
 from artifacts.errors import BadInputError
+from artifacts.input_files import LARGEST_TABLE, read_input
 from artifacts.store.location import local_folder
 from artifacts.store.store import MissingKeyError, Store
 from stages.environments.puzzle import Puzzle
@@ -46,17 +47,12 @@ def content_of(path: str) -> bytes:
     """
     expected, remedy = "a .jsonl, .csv or .parquet file", "check puzzles.puzzle.path"
     if (local := local_folder(path)) is not None:
-        if not is_file(local):
-            if not local.is_absolute():
-                remedy = "a relative puzzles.puzzle.path starts at the working directory"
-            raise BadInputError(str(local.absolute()), "no such file", expected, remedy)
-        try:
-            return local.read_bytes()
-        except OSError as error:
-            raise BadInputError(path, f"cannot be read ({error.strerror})", expected, remedy) from error
+        if not local.is_absolute():
+            remedy = "a relative puzzles.puzzle.path starts at the working directory"
+        return read_input(local, expected, remedy, where=str(local.absolute()), most_bytes=LARGEST_TABLE)
     folder, _, name = path.rpartition("/")
     try:
-        return Store.open(folder, writable=False).read_bytes(name)
+        return Store.open(folder, writable=False).read_bytes(name, LARGEST_TABLE)
     except MissingKeyError as error:
         raise BadInputError(path, "no such file", expected, remedy) from error
 

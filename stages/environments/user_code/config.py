@@ -9,8 +9,10 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
+from artifacts.documents.parsing import exists
 from artifacts.documents.suggestions import did_you_mean
 from artifacts.errors import BadInputError
+from artifacts.input_files import read_input
 from stages.environments.config import SourceConfig
 
 _PUT_IT = "put it beside the recipe, or into the working directory"
@@ -124,7 +126,7 @@ def file_of(location: str, sha256: str) -> Path:
         sha256: The digest of the file.
     """
     places = [Path(place) for place in (_FILES.get(sha256), location, Path(location).name) if place is not None]
-    return next((place for place in places if place.exists()), places[0])
+    return next((place for place in places if exists(place)), places[0])
 
 
 def digest_of(file: Path, remedy: str = _PUT_IT) -> str:
@@ -136,11 +138,7 @@ def digest_of(file: Path, remedy: str = _PUT_IT) -> str:
     Raises:
         BadInputError: It cannot be read.
     """
-    try:
-        return hashlib.sha256(file.read_bytes()).hexdigest()
-    except OSError as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
-        raise BadInputError(str(file), reason, "the file of the environment", remedy) from error
+    return hashlib.sha256(read_input(file, "the file of the environment", remedy)).hexdigest()
 
 
 def changed(name: str, before: str, now: str) -> BadInputError:

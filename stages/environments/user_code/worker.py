@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from artifacts.documents.suggestions import did_you_mean
+from artifacts.input_files import read_regular
 from stages.environments.user_code.config import entry_point, version_of
 
 _MODULE = "deerstalker_user_environment"
@@ -59,7 +60,7 @@ def _check_method(target: Any, name: str, method: str, names: Sequence[str]) -> 
 
 
 def _from_file(file: Path, name: str, digest: str) -> Any:
-    source = file.read_bytes()
+    source = read_regular(file)
     if (now := hashlib.sha256(source).hexdigest()) != digest:
         raise ValueError(f"the file has changed: digest {now[:12]}, expected {digest[:12]}")
     module = ModuleType(_MODULE)

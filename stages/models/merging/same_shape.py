@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from artifacts.errors import BadInputError
+from artifacts.input_files import LARGEST_TOKENIZER, read_input
 from stages.models.shape import read_shape
 
 COMPARED = ("config.json", "tokenizer.json")
@@ -38,7 +39,5 @@ def check_same_shape(folders: Mapping[str, Path]) -> None:
 
 
 def _digest(folder: Path) -> str:
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        raise BadInputError(str(path), "no such file", "the model's tokenizer")
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    content = read_input(folder / "tokenizer.json", "the model's tokenizer", most_bytes=LARGEST_TOKENIZER)
+    return hashlib.sha256(content).hexdigest()

@@ -8,6 +8,7 @@ from typing import Any, cast
 from tokenizers import Tokenizer
 
 from artifacts.errors import BadInputError
+from artifacts.input_files import LARGEST_TOKENIZER, read_input
 from stages.models.json_file import read_json
 from stages.models.tokenizers.chat_template import ChatTemplate
 
@@ -22,11 +23,12 @@ def find_chat_template(folder: Path) -> str | None:
         BadInputError: The template or `tokenizer_config.json` cannot be read, or none of several is named `default`.
     """
     separate = folder / "chat_template.jinja"
-    if separate.is_file():
+    if separate.exists():
+        expected = "a chat template in UTF-8"
         try:
-            return separate.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadInputError(str(separate), f"cannot be read ({error})", "a chat template in UTF-8") from error
+            return read_input(separate, expected).decode()
+        except UnicodeDecodeError as error:
+            raise BadInputError(str(separate), f"byte {error.start + 1} is not UTF-8", expected) from error
     settings = folder / "tokenizer_config.json"
     template = read_json(settings).get("chat_template")
     if template is None or isinstance(template, str):
@@ -62,8 +64,8 @@ class ChatTokenizer:
 
     def __init__(self, folder: Path) -> None:
         path = folder / "tokenizer.json"
-        if not path.is_file():
-            raise BadInputError(str(path), "no such file", "a tokenizer", "export the model with its fast tokenizer")
+        remedy = "export the model with its fast tokenizer"
+        content = read_input(path, "a tokenizer", remedy, most_bytes=LARGEST_TOKENIZER)
         source = find_chat_template(folder)
         if source is None:
             raise BadInputError(
@@ -71,7 +73,7 @@ class ChatTokenizer:
             )
         self._template = ChatTemplate(source, str(folder))  # its process starts while the tokenizer is read
         try:
-            self._tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
+            self._tokenizer = Tokenizer.from_str(content.decode())
         except Exception as error:  # tokenizers raises bare Exception
             raise BadInputError(str(path), f"unreadable ({error})", "a file of the tokenizers library") from error
         self._tokenizer.no_padding()
@@ -93,7 +95,7 @@ class ChatTokenizer:
         eos_ids: list[int] = []
         generation = folder / "generation_config.json"
         for path in (generation, folder / "config.json"):
-            value: object = read_json(path).get("eos_token_id") if path.is_file() else None
+            value: object = read_json(path).get("eos_token_id") if path.exists() else None
             listed = cast("list[object]", value) if isinstance(value, list) else [value]
             eos_ids.extend(item for item in listed if isinstance(item, int) and item not in eos_ids)
             if eos_ids:

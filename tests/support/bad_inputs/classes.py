@@ -1,8 +1,10 @@
 """The classes of bad inputs: each yields cases without end, from a seed."""
 
 import json
+import os
 import random
 import shutil
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -254,11 +256,9 @@ def _damage_of(file: Path, chance: random.Random) -> tuple[Callable[[Path], None
     match chance.randrange(7):
         case 0:
             return Path.unlink, "gone"
-        case 1:
-            return _made_folder, "a folder"
-        case 2:
-            target = chance.choice(("nowhere", "/etc/passwd", "/dev/zero", file.name, ".."))
-            return lambda path: (path.unlink(), path.symlink_to(target), None)[2], f"a link to {target}"
+        case 1 | 2:
+            name = chance.choice(tuple(STRANGE_FILES))
+            return _Replaced(name), name
         case 3 | 4 if file.suffix == ".json":
             strange = hostile.damaged_json(json.loads(data), chance)
         case _:
@@ -266,9 +266,92 @@ def _damage_of(file: Path, chance: random.Random) -> tuple[Callable[[Path], None
     return lambda path: (path.write_bytes(strange), None)[1], _told(strange)
 
 
-def _made_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
+@dataclass(frozen=True)
+class _Replaced:
+    """Replaces a file by one of `STRANGE_FILES`."""
+
+    name: str
+
+    def __call__(self, path: Path) -> None:
+        path.unlink()
+        STRANGE_FILES[self.name](path)
+
+
+def _socket(path: Path) -> None:
+    folder = os.open(path.parent, os.O_PATH)  # the name of a socket has at most 107 bytes
+    try:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(f"/proc/self/fd/{folder}/{path.name}")
+    finally:
+        os.close(folder)
+
+
+def _sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+
+def _link(target: str) -> Callable[[Path], None]:
+    return lambda path: path.symlink_to(target)
+
+
+STRANGE_FILES: dict[str, Callable[[Path], None]] = {
+    "a folder": Path.mkdir,
+    "a pipe": os.mkfifo,
+    "a socket": _socket,
+    "1 TiB of zeros": _sparse,
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    **{f"a link to {target}": _link(target) for target in ("nowhere", "/etc/passwd", "/dev/zero", "/dev/tty", "..")},
+}
+"""Makes something at a path that is no file of the expected kind, by description."""
+
+
+def strange_files(ground: Ground, chance: random.Random) -> Iterator[Case]:
+    """Files that a person names, which are no regular files, or far too large."""
+    store = "--store", str(ground.store)
+    commands = (
+        ("train", "--recipe", "own.toml", *refused(("train",)), *store),
+        ("train", "--recipe", "of-task.toml", *refused(("train",)), *store),
+        ("train", "--profile", "own.toml", *refused(("train",)), *store),
+        ("recipes", "show", "own.toml"),
+        ("recipes", "diff", "quickstart", "own.toml"),
+        ("puzzles", "prove", "own.json", "said.txt"),
+        ("puzzles", "prove", "good.json", "own.txt"),
+        ("puzzles", "solve", "own.json"),
+        ("solve", "own.json", *refused(("solve",)), *store),
+        ("solve", "own.txt", *refused(("solve",)), *store),
+        ("evaluate", *refused(("evaluate",)), "--puzzles", "own.json", *store),
+        ("evaluate", *refused(("evaluate",)), "--suite", "own.toml", *store),
+        ("benchmark", "--models", "own.toml", "--puzzles", "made:val", *store),
+        ("backfill", "made", "--suite", "own.toml", *store),
+        ("study", "--benchmark", "own.json", *store),
+        ("plan", "--recipe", "own.toml", "--gpus", "8x80"),
+    )
+    files = {
+        "good.json": ground.puzzles.encode(),
+        "said.txt": b"A. Nobody\n",
+        "of-task.toml": b'title = "x"\n[puzzles.puzzle]\nenvironment = "own.py:Task"\n',
+    }
+    while True:
+        words, name = chance.choice(commands), chance.choice(tuple(STRANGE_FILES))
+        own = next((word for word in words if word.startswith("own.")), "own.py")
+        may_succeed = own == "own.txt"  # any text is a completion
+        yield Case(
+            "strange files", words, _WithStrange(files, own, name), may_succeed=may_succeed, told=f"{own}: {name}"
+        )
+
+
+@dataclass(frozen=True)
+class _WithStrange:
+    """Writes good files, and one of `STRANGE_FILES`."""
+
+    files: dict[str, bytes]
+    own: str
+    name: str
+
+    def __call__(self, folder: Path) -> None:
+        Written(self.files)(folder)
+        STRANGE_FILES[self.name](folder / self.own)
 
 
 def checkpoints(ground: Ground, chance: random.Random) -> Iterator[Case]:
@@ -325,5 +408,6 @@ CLASSES: dict[str, tuple[Callable[[Ground, random.Random], Iterator[Case]], int]
     "stores": (stores, 8),
     "damaged stores": (damaged_stores, 8),
     "checkpoints": (checkpoints, 4),
+    "strange files": (strange_files, 6),
 }
-"""The generator of each class's cases, and the share of the class in percent."""
+"""The generator of each class's cases, and the share of the class among all."""

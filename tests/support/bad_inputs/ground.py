@@ -69,28 +69,26 @@ class Ground:
 
 
 @contextmanager
-def made_ground() -> Generator[Ground]:
-    """Makes the ground and the environment, and restores what it changed."""
+def made_ground(root: Path) -> Generator[Ground]:
+    """Makes the ground in an empty folder, and the environment, and restores what it changed."""
     before, folder, temporary = dict(os.environ), Path.cwd(), tempfile.tempdir
-    with tempfile.TemporaryDirectory(prefix="bad-inputs-") as top:
-        root = Path(top).resolve()
-        for name in ("tmp", "home", "cases", "prefect"):
-            (root / name).mkdir()
-        ground = _furnished(root)  # before TMPDIR changes: multiprocessing keeps its first temporary folder
-        os.environ.update(_SURROUNDINGS, TMPDIR=str(root / "tmp"), HOME=str(root / "home"))
-        os.environ.update(PREFECT_HOME=str(root / "prefect"), MPLCONFIGDIR=str(root / "prefect"))
-        for name in _UNSET:
-            os.environ.pop(name, None)
-        tempfile.tempdir = str(root / "tmp")
-        os.chdir(root / "cases")
-        try:
-            _warm_up(ground)
-            yield ground
-        finally:
-            os.chdir(folder)
-            tempfile.tempdir = temporary
-            os.environ.clear()
-            os.environ.update(before)
+    for name in ("tmp", "home", "cases", "prefect"):
+        (root / name).mkdir()
+    ground = _furnished(root)  # before TMPDIR changes: multiprocessing keeps its first temporary folder
+    os.environ.update(_SURROUNDINGS, TMPDIR=str(root / "tmp"), HOME=str(root / "home"))
+    os.environ.update(PREFECT_HOME=str(root / "prefect"), MPLCONFIGDIR=str(root / "prefect"))
+    for name in _UNSET:
+        os.environ.pop(name, None)
+    tempfile.tempdir = str(root / "tmp")
+    os.chdir(root / "cases")
+    try:
+        _warm_up(ground)
+        yield ground
+    finally:
+        os.chdir(folder)
+        tempfile.tempdir = temporary
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _warm_up(ground: Ground) -> None:

@@ -53,7 +53,6 @@ class Outcome:
         violations: Names of the rules that the answer breaks.
     """
 
-    case: Case
     status: int | None
     error: str
     seconds: float
@@ -80,7 +79,7 @@ def attempt(ground: Ground, case: Case) -> Outcome:
     finally:
         os.chdir(ground.root / "cases")
         shutil.rmtree(folder)
-    return Outcome(case, status, err, seconds, tuple(_violations(case, status, out, err, seconds, left)))
+    return Outcome(status, err, seconds, tuple(_violations(case, status, out, err, seconds, left)))
 
 
 def _answer(case: Case) -> tuple[int | None, str, str, float]:

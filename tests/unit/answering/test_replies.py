@@ -2,19 +2,23 @@
 
 import asyncio
 import datetime
+import gzip
+import http.server
 import time
 from email.utils import formatdate
 from typing import Any
 
 import pytest
 
+from artifacts.errors import BadInputError
 from artifacts.schemas import ANSWERS, as_table, validated
-from stages.answering.client import RefusedError, _failure, _lists, _reply, _retry_after_s
+from stages.answering.client import ApiClient, LostError, RefusedError, _failure, _lists, _reply, _retry_after_s
 from stages.answering.estimate import estimate_purchase
 from stages.answering.limits import Budget, TokenRate
 from stages.answering.prices import TokenPrice, Tokens
 from stages.answering.purchase import PuzzleSample, row_of
-from stages.answering.settings import ApiRequest, Parameters
+from stages.answering.settings import Access, ApiRequest, Parameters
+from tests.support.serving import serving
 
 
 def reply(choice: dict[str, Any], **body: Any) -> Any:
@@ -57,6 +61,42 @@ def test_the_whole_usage_and_the_facts_of_a_reply_are_stored() -> None:
         "fp",
         "Somebody",
     ]
+
+
+class Endless(http.server.BaseHTTPRequestHandler):
+    """Answers with 64 MiB: of the API's list of models as they are, of a question compressed a thousandfold."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        for _ in range(64):
+            self.wfile.write(b" " * (1 << 20))
+
+    def do_POST(self) -> None:
+        content = gzip.compress(b" " * (64 << 20))
+        self.send_response(200)
+        self.send_header("Content-Encoding", "gzip")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Keep the test's output clean."""
+
+
+def test_an_answer_without_an_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stages.answering.client.LARGEST_ANSWER", 4 << 20, raising=False)
+
+    async def asked(url: str) -> None:
+        request = ApiRequest(model="m", base_url=f"{url}/v1")
+        async with ApiClient(request, Access(api_key_env=None, retries=0), "model 'm'") as client:
+            with pytest.raises(BadInputError, match=r"is no API: GET /models answers .* at most 4,194,304 are read"):
+                await client.check()
+            with pytest.raises(LostError, match=r"a reply of .* at most 4,194,304 are read"):
+                await client.ask("Who?", 0, "token")
+
+    with serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Endless)) as server:
+        asyncio.run(asked(f"http://127.0.0.1:{server.server_address[1]}"))
 
 
 def test_failures_that_may_pass_are_told_from_refusals() -> None:

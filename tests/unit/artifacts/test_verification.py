@@ -13,6 +13,7 @@ from artifacts.documents.checksums import read_sums, sums_of, write_files
 from artifacts.documents.self_checksum import check_seal, checksum_in_name, sealed, sealed_json, shard_name
 from artifacts.errors import BadInputError, IntegrityError
 from artifacts.identity import Identity
+from artifacts.input_files import LARGEST_WEIGHTS
 from artifacts.layout import RunLayout
 from artifacts.manifest import MANIFEST_NAME, Manifest, Pruned
 from artifacts.reading import Artifact
@@ -86,6 +87,27 @@ def test_every_single_bit_of_the_files_that_vouch_for_others(folder: Path, name:
             flipped = bytearray(whole)
             flipped[place] ^= 1 << bit
             assert not intact(bytes(flipped)), (place, bit, whole[max(0, place - 20) : place + 20])
+
+
+@pytest.mark.timeout(60)
+def test_files_that_are_too_large_are_damage_and_not_read_to_their_end(folder: Path, tmp_path: Path) -> None:
+    """A terabyte would be hashed for half an hour."""
+    shutil.copytree(folder, tmp_path / "store")
+    store, layout = Store.open(str(tmp_path / "store")), RunLayout("made")
+    weights = Artifact.at(store, layout.iteration(2, "checkpoint"))
+    large = [f"{weights.key}/{weights.manifest.attempt}/{weights.names()[0]}", layout.recipe, layout.promoted]
+    large.append(f"{layout.iteration(1, 'rollouts')}/{MANIFEST_NAME}")
+    for key in large:
+        with (tmp_path / "store" / key).open("r+b") as file:
+            file.truncate(1 << 40)
+    named = {damage.file: damage.found for damage in verify(store).damaged}
+    assert {key: named.get(key, "")[:9] for key in large} == {
+        large[0]: "more than", large[1]: "more than", large[2]: "1,099,511", large[3]: "1,099,511",
+    }  # fmt: skip
+    with pytest.raises(IntegrityError, match="1099511627776 bytes; expected"):
+        weights.local_folder(tmp_path)
+    with pytest.raises(IntegrityError, match="1,099,511,627,776 bytes or more"):
+        weights.read_bytes(weights.names()[0])
 
 
 def test_a_missing_file_is_damage_and_a_pruned_one_is_not(folder: Path, tmp_path: Path) -> None:
@@ -168,12 +190,12 @@ class Busy(Store):
 
     changes: Callable[[], None] | None = None
 
-    def digest(self, key: str) -> FileDigest:
+    def digest(self, key: str, most_bytes: int = LARGEST_WEIGHTS) -> FileDigest:
         with _CHANGING:
             if changes := self.changes:
                 self.changes = None
                 changes()
-        return super().digest(key)
+        return super().digest(key, most_bytes)
 
 
 _CHANGING = threading.Lock()

@@ -97,7 +97,7 @@ def test_the_command_line_imports_little() -> None:
         (["up", "--zombie-after", "1"], '--zombie-after: "1.0"; must be >= 60; see `deerstalker up --help`'),
         (["show", "nobody"], "run 'nobody'"),
         (["solve", "absent.json", "--checkpoint", "x"], "absent.json"),
-        (["solve", "absent.txt", "--checkpoint", "x"], "absent.txt: cannot be read"),
+        (["solve", "absent.txt", "--checkpoint", "x"], "absent.txt: no such file"),
         (["solve", "nobody:test", "--checkpoint", "x"], "no manifest"),
         (["solve", "nobody:tset", "--checkpoint", "x"], "split 'tset'; expected train, val, test"),
         (["solve", "one.txt", "--checkpoint", "./model"], "--checkpoint ./model: cannot be read as a folder"),
@@ -115,10 +115,12 @@ def test_the_command_line_imports_little() -> None:
         (["puzzles", "make", "--out", "new", "--tokenizer", "nope@1"], "--tokenizer nope@1: "),
         (["puzzles", "make", "--out", "new", "--tokenizer", "gguf:nope/x.gguf"], "'nope' is not installed"),
         (["puzzles", "make", "--out", "new", "--tokenizer", "./nope"], "--tokenizer ./nope: cannot be read"),
+        (["plan", "--gpus", "8x80", "--plot", "x" * 300], "(File name too long); expected a new file"),
+        (["puzzles", "make", "--out", "x" * 300 + "/p.json"], "no such folder"),
         (["puzzles", "solve", "absent.json"], "absent.json"),
-        (["puzzles", "solve", "x" * 300 + ".json"], "cannot be read (File name too long)"),
+        (["puzzles", "solve", "x" * 300 + ".json"], "xxx.json: no such file"),
         (["puzzles", "prove", "good.json", "latin.txt"], "latin.txt: byte 2 is not UTF-8"),
-        (["puzzles", "prove", "good.json", "x" * 300], "cannot be read (File name too long)"),
+        (["puzzles", "prove", "good.json", "x" * 300], "xxx: no such file"),
         (["solve", "latin.txt", "--checkpoint", "x"], "latin.txt: byte 2 is not UTF-8"),
         (["solve", "x" * 300 + ":test", "--checkpoint", "x"], "run name"),
         (["solve", "one.txt", "--checkpoint", "x" * 300], "run name"),
@@ -155,7 +157,8 @@ def test_bad_usage(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "deerstalker-data").mkdir()
+    (tmp_path / "deerstalker-data" / "puzzles" / "set").mkdir(parents=True)
+    (tmp_path / "deerstalker-data" / "puzzles" / "set" / "manifest.json").touch()  # which makes it a store
     (tmp_path / "one.txt").write_text("Who did it?")
     (tmp_path / "latin.txt").write_bytes(b"A\xe9")
     (tmp_path / "good.json").write_text(json.dumps([GOOD]))

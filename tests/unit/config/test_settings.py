@@ -151,9 +151,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest
     path = tmp_path / "own.toml"
     path.write_text("iterations = 1\n")
 
-    def refused(self: Path) -> bytes:
-        raise PermissionError(13, "Permission denied", str(self))
+    def refused(path: str, *_: int, **__: object) -> int:
+        raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr(Path, "read_bytes", refused)
+    monkeypatch.setattr("artifacts.input_files.os.open", refused)
     with pytest.raises(BadInputError, match=r"own\.toml: cannot be read \(Permission denied\)"):
         load_recipe(str(path))

@@ -176,16 +176,26 @@ def test_a_damaged_ancestor_is_shown_as_such(folder: Path, run: Run) -> None:
     }  # fmt: skip
 
 
-def test_verify_wants_a_store(folder: Path, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_command_that_looks_wants_a_store(
+    folder: Path, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run("verify")[0] == 0
     assert run_command(["verify", str(folder)]) == 0
     capsys.readouterr()
     (tmp_path / "empty").mkdir()
     (tmp_path / "page" / "app").mkdir(parents=True)
     (tmp_path / "page" / "app" / "manifest.json").write_text("{}")
-    for address in (tmp_path / "empty", tmp_path / "page"):
-        assert run_command(["verify", "--store", str(address)]) == 2
-        assert "no run, no puzzle set and no model; expected a store" in capsys.readouterr().err
+    looking = [
+        ["verify"], ["prune"], ["prune", "made", "--yes"], ["runs"], ["runs", "--json"], ["show", "made"],
+        ["report", "made"], ["lineage", "made"], ["diff", "made", "made"], ["study", "made"],
+        ["iterate", "made", "--more", "1"], ["compare", "made", "--recipes", "own"],
+        ["backfill", "made", "--suite", "s", "--puzzles", "made:val"],
+    ]  # fmt: skip
+    for address in (tmp_path / "empty", tmp_path / "page", "memory://"):
+        for command in looking:
+            assert run_command([*command, "--store", str(address)]) == 2, command
+            said = capsys.readouterr()
+            assert "no run, no puzzle set and no model; expected a store" in said.err and not said.out, command
     for command in (["verify", ""], ["verify", "--store", ""], ["runs", "--store", ""]):
         assert run_command(command) == 2
         assert "address of a store: ''" in capsys.readouterr().err

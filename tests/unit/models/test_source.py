@@ -296,7 +296,7 @@ def larger_tokenizer(path: Path) -> None:
     [
         (no_config, r"config.json: no such file"),
         (unreadable_config, r"config.json: cannot be read \(Is a directory\)"),
-        (unreadable_template, r"chat_template.jinja: cannot be read .*in UTF-8"),
+        (unreadable_template, r"chat_template.jinja: byte 1 is not UTF-8"),
         (foreign, r"GPT2LMHeadModel.*Qwen2ForCausalLM"),
         (no_tokenizer, r"tokenizer.json: no such file"),
         (no_tokenizer_config, r"no tokenizer_config.json"),

@@ -50,7 +50,7 @@ def test_a_truncated_file_is_named(tmp_path: Path, keep_bytes: int, problem: str
 
 
 def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match=r"cannot be read \(No such file or directory\)"):
+    with pytest.raises(BadInputError, match="no such file"):
         read_header(tmp_path / "absent.safetensors")
     with pytest.raises(BadInputError, match=r"cannot be read \(Is a directory\)"):
         read_header(tmp_path)

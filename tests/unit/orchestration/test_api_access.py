@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import BadInputError, DeerstalkerError
+from artifacts.input_files import LARGEST_DOCUMENT
 from flows.orchestration.server import api_access
 from flows.orchestration.server.api_access import (
     masked,
@@ -102,6 +103,12 @@ def test_what_answers_otherwise_than_a_prefect_api_is_named_at_once(
     with _answers(status, body, version_status) as url, pytest.raises(BadInputError) as refused:
         wait_for_external_server(url, "user:pw")
     assert f"--server {url}: " in str(refused.value) and words in str(refused.value)
+
+
+def test_an_answer_is_read_up_to_the_largest_size() -> None:
+    whole, expected = " " * LARGEST_DOCUMENT + "true", pytest.raises(BadInputError, match="but is no Prefect API")
+    with _answers(200, whole) as url, expected:
+        wait_for_external_server(url, None)
 
 
 def test_a_server_that_answers_is_taken() -> None:

@@ -188,7 +188,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.path == "/refuse":
+        if self.path == "/endless":
+            self.send_response(200)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            for _ in range(int(body)):
+                self.wfile.write(b"100000\r\n" + b" " * (1 << 20) + b"\r\n")
+            self.wfile.write(b"0\r\n\r\n")
+        elif self.path == "/announces":
+            self.answer(b" " * (int(body) << 20))
+        elif self.path == "/refuse":
             self.answer(b"no such thing", 400)
         else:
             self.answer(json.dumps({"key": self.headers["Authorization"], "body": json.loads(body)}).encode())
@@ -217,6 +226,18 @@ def test_http_over_a_unix_socket(endpoint: Endpoint) -> None:
     with pytest.raises(EndpointError, match="HTTP 400: no such thing"):
         endpoint.call("POST", "/refuse", {}, timeout_s=5.0)
     assert endpoint.metrics(timeout_s=5.0) == {"vllm:a_total": 5.0, "vllm:b": 0.25}
+
+
+@pytest.mark.parametrize("path", ["/endless", "/announces"])
+def test_an_answer_without_an_end_is_not_read_to_its_end(
+    path: str, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stages.sampling.endpoint.LARGEST_ANSWER", 4 << 20, raising=False)
+    connection = endpoint.connect(5.0)
+    assert len(endpoint.exchange(connection, "POST", path, 4)) == 4 << 20
+    with pytest.raises(OSError, match="at most 4,194,304 are read"):
+        endpoint.exchange(connection, "POST", path, 64)
+    connection.close()
 
 
 def test_nobody_there_is_an_os_error(tmp_path: Path) -> None:
