@@ -160,7 +160,7 @@ ADDED_SINCE = {"epoch_order", "master_dtype", "max_skipped_steps", "temperature_
     "level", "step_baseline", "step_discount", "step_rewards", "completions", "style", "tokenizer", "until_first_false",
     "system_prompt", "value", "positive_nll", "mark_right", "frozen_iterations", "shortness_penalty",
     "tool_calls", "strategies", "alarm", "distil", "teach", "concepts", "head_dtype",
-    "rows_multiple", "iterate_ahead",
+    "rows_multiple", "overlong", "iterate_ahead",
     "order", "where", "rate", "stages", "kl_schedule", "outcomes", "patterns",
 }  # fmt: skip
 
