@@ -6,6 +6,7 @@ from artifacts.refs import Batch, Checkpoint, Decision, Grades, Levels, Puzzles,
 from flows.inputs.judges import Judges, first_judges, judge
 from flows.inputs.models import fetched_source
 from flows.inputs.prompts import fitting_puzzles
+from flows.inputs.rows import settle_rows
 from flows.inputs.teachers import distilled
 from flows.session import Session
 from stages.evaluate import evaluate
@@ -99,6 +100,7 @@ def first_position(run: Session, puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles], P
     recipe = run.recipe
     weights = fetched_source(run, recipe.model, puzzles, recipe.taught)
     puzzles = fitting_puzzles(run, weights, puzzles)
+    settle_rows(run, weights, puzzles)
     if recipe.warm_start is not None:
         out = run.address(run.layout.warm_start("checkpoint"), Checkpoint)
         weights = run.run(warm_start, recipe.warm_start, weights, puzzles, out=out)

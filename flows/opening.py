@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from functools import cache, partial
+from functools import cache
 from typing import Annotated
 
 from pydantic import Field
@@ -27,7 +27,7 @@ from flows.orchestration.gpu_permit import gpu_permit
 from flows.orchestration.server.dead_runs import crash_dead_tasks
 from flows.plan.devices import refuse_missing_devices
 from flows.plan.refusal import refuse_undivided, refuse_unfit
-from flows.plan.rows import described, with_rows
+from flows.plan.rows import SHORTEST, with_rows
 from flows.report.shown_run import ShownRun
 from flows.report.terminal.live import current_view
 from flows.report.trackers import open_tracker
@@ -110,22 +110,23 @@ def opened(request: RunRequest) -> Generator[Session]:
     store = Store.open(request.store)
     written = with_fixed_model(recipe_to_continue(store, layout, recipe), store, layout)
     refuse_undivided(written, profile.trainer, profile.engine)
-    recipe = written if samples_only else with_rows(written, profile)
-    if not store.exists(layout.recipe):
-        check_sound(recipe)
-        check_named(recipe, store)
+    begun = store.exists(layout.recipe)
+    if not begun:
+        check_sound(written)
+        check_named(written, store)
         if not samples_only:
-            refuse_unfit(recipe, profile)
-    # `opened_run` stores a request to redo stages immediately, and the recipe must be stored before it. Without a
-    # request, a check is enough.
-    (freeze_recipe if request.refresh else check_recipe)(store, layout, recipe)
-    freeze = check_recipe if samples_only else freeze_recipe
+            refuse_unfit(with_rows(written, profile, lengths=SHORTEST), profile)
+    check_recipe(store, layout, written)
+
+    @cache
+    def before_writing() -> None:
+        (check_recipe if samples_only else freeze_recipe)(store, layout, run.recipe)
+
+    refresh = request.refresh if begun else []  # a run that has not begun has nothing to redo
     with (
         suppress(LastStageDone),
         opened_run(
-            store, layout, recipe, profile, request.refresh,
-            stop_after=request.stop_after, before_writing=cache(partial(freeze, store, layout, recipe)),
-            lines=[] if samples_only else described(recipe, written),
+            store, layout, written, profile, refresh, stop_after=request.stop_after, before_writing=before_writing
         ) as run,
     ):  # fmt: skip
         yield run
@@ -147,7 +148,6 @@ def opened_run(
     *,
     stop_after: str | None = None,
     before_writing: Callable[[], None] = lambda: None,
-    lines: Sequence[str] = (),
 ) -> Generator[Session]:
     """Opens a run with a given recipe, and closes its child processes at the end (see `opened`).
 
@@ -155,7 +155,6 @@ def opened_run(
         refresh: Stages to run again, besides those of earlier requests that are not finished.
         stop_after: `stage@iteration` after which `LastStageDone` is raised; None runs to the end.
         before_writing: Called before any of the run's own artifacts is stored.
-        lines: Lines to show when the run begins, after those of the compute types.
     """
     type_lines = compute_types(profile, hidden_size_of(recipe.model, store))
     refreshes = record_request(store, layout, refresh, requested_at(), REDOABLE)
@@ -164,7 +163,7 @@ def opened_run(
         opened_stages(store, with_early_stop(recipe, profile)) as stages,
     ):
         stages.live.run_opened(store, layout, recipe)
-        for line in (*type_lines, *lines):
+        for line in type_lines:
             stages.live.line(line)
         shown = ShownRun(layout, store, tracker, stages.ctx.log, profile.store_link)
         session = Session(

@@ -33,8 +33,8 @@ def pack(
     """Packs graded groups into the rows of a batch and publishes it.
 
     `uniform_groups` decides about groups without a signal (all advantages 0). Completions without an advantage (null
-    in the grades) are left out, and so are groups of which no completion remains. If dynamic sampling was used, only
-    the groups that it kept are packed. The batch may have no rows.
+    in the grades) are left out and counted, as are those that `overlong` drops; so are groups of which no completion
+    remains. If dynamic sampling was used, only the groups that it kept are packed. The batch may have no rows.
 
     Args:
         values: Artifact of the stage `value`, whose token advantages replace the advantages of the grades; None
@@ -43,7 +43,7 @@ def pack(
             sampling would have replaced these groups.
 
     Raises:
-        BadInputError: A prompt leaves no room for a completion in a row.
+        BadInputError: A completion does not fit into a row after its prompt, and `overlong` is `refuse`.
         IntegrityError: The grades or the token advantages are not those of the rollouts, or the batch breaks an
             invariant.
     """

@@ -123,7 +123,8 @@ def _load_sized(name: str, changes: Sequence[str], hardware: Hardware) -> "tuple
     from flows.plan.rows import with_rows
     from stages.context import Profile
 
-    loaded = with_rows(load_recipe(name, changes), Profile(engine=hardware.engine, trainer=hardware.trainer))
+    profile = Profile(engine=hardware.engine, trainer=hardware.trainer)
+    loaded = with_rows(load_recipe(name, changes), profile, refuse=False)
     recipe = max(loaded.parts, key=lambda part: part.sample.sampling.max_tokens)
     return recipe, model_size(recipe.model)
 

@@ -1,7 +1,9 @@
 """The `compare` flow: trains on the same rollouts under several recipes, and reports the differences."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import polars as pl
 from prefect import flow
 from pydantic import Field
 
@@ -12,6 +14,7 @@ from artifacts.layout import RunLayout
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Grades, K, Puzzles, Ref, Report, TrainingState
+from artifacts.schemas import ROLLOUTS
 from artifacts.store.store import Store
 from flows.compare.candidates import OWN, ComparedRecipe, candidates, page_folder, starting_weights
 from flows.compare.comparison_report import write_report
@@ -71,6 +74,7 @@ def compare(request: CompareRequest) -> dict[str, Any]:
         )  # fmt: skip
     tried = candidates(own, request.recipes, request.overrides)
     rollouts = Artifact.at(store, record.layout.iteration(request.iteration, "rollouts"))
+    check_rows(tried, rollouts)
     with opened_stages(store, fitting_profile(request.profile, trains=True)) as stages:
         names = ", ".join(candidate.name for candidate in tried)
         stages.live.opened(f"comparing {names} on iteration {request.iteration} of {request.run}")
@@ -81,6 +85,26 @@ def compare(request: CompareRequest) -> dict[str, Any]:
         key = record.layout.comparison(request.iteration, page_folder(tried, rollouts.ref), "page")
         report = write_report(store, key, f"{request.run}, iteration {request.iteration}", rows)
         return {"run": request.run, "iteration": request.iteration, "recipes": rows, "report": report}
+
+
+def check_rows(tried: Sequence[ComparedRecipe], rollouts: Artifact) -> None:
+    """Checks that the rows of each candidate have room for the longest completion of the rollouts with its prompt.
+
+    Raises:
+        BadInputError: The rows of a candidate are too short, and its `pack.overlong` is `refuse`.
+    """
+    columns = ("prompt_token_ids", "completion_token_ids")
+    prompts, completions = (rollouts.read_tables(ROLLOUTS)[name].list.len() for name in columns)
+    longest = int((prompts + completions).cast(pl.Int64).to_numpy().max(initial=0))
+    for candidate in tried:
+        pack = candidate.recipe.pack
+        if pack.overlong == "refuse" and pack.row_size < longest:
+            raise BadInputError(
+                candidate.name,
+                f"pack.row_tokens is {pack.row_size}, but a completion with its prompt has {longest} tokens",
+                f"at least {longest}",
+                f"--set pack.row_tokens={longest}",
+            )
 
 
 def _trained_figures(
@@ -125,7 +149,7 @@ def comparison_figures(grades: Manifest, batch: Manifest, checkpoint: Manifest, 
 
     The bounds of an interval are stored under the figure's name with `_low` and `_high`.
     """
-    record = IterationRecord(1, {"grade": grades, "finetune": checkpoint, "evaluate": report})
+    record = IterationRecord(1, {"grade": grades, "pack": batch, "finetune": checkpoint, "evaluate": report})
     figures: dict[str, Any] = {}
     for item in compared():
         value, name = item.source.read(record), item.compared_as

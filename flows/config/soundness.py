@@ -51,6 +51,14 @@ def _check_pools(section: str, sample: SampleConfig) -> None:
 
 def _check_sound_part(recipe: Recipe) -> None:
     _check_pools("sample", recipe.sample)
+    row, longest = recipe.pack.row_tokens, recipe.sample.sampling.max_tokens
+    if row != "auto" and row <= longest and recipe.pack.overlong == "refuse":
+        raise BadInputError(
+            "pack.row_tokens",
+            f"{row}, too short for a prompt with a completion of sample.sampling.max_tokens ({longest})",
+            "auto, or room for both",
+            'set it, lower max_tokens, or leave what does not fit out with pack.overlong = "drop"',
+        )
     plain, drawn = SamplingConfig(), recipe.sample.sampling
     changed = [name for name in _CHANGE_PROBABILITIES if getattr(drawn, name) != getattr(plain, name)]
     if changed and (recipe.finetune.loss.old_logprobs == "sampler" or recipe.teach):

@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import cast
 
 from artifacts.errors import BadInputError
@@ -16,36 +17,71 @@ from stages.context import Profile
 from stages.grpo.packing import PackConfig
 from stages.hardware.compute_type import ComputeType, CudaDevice, cuda_devices, engine_build
 from stages.processes.memory import limit_bytes
+from stages.sampling.config import SamplingConfig
 
 _UNIT = 64
 """The tokens of a row are a multiple of this number."""
 _PROMPT_SHARE = 1 / 4
-"""Share of a row that is left for its prompt, as `workload.longest_prompt` supposes; no prompt is known yet."""
+"""Share of a row that is left for its prompt while no prompt is known, as `workload.longest_prompt` supposes."""
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Lengths that bound a row, in tokens.
+
+    Attributes:
+        prompt: The longest prompt.
+        told: The longest answer of the solver to a call; 0 if completions call no solver.
+        context: Longest sequence of the model; None if it is not known.
+    """
+
+    prompt: int
+    told: int = 0
+    context: int | None = None
+
+    def longest(self, sampling: SamplingConfig) -> int:
+        """Returns the tokens of the longest prompt with a completion at its longest."""
+        tokens = self.prompt + sampling.max_tokens + sampling.tool_calls * self.told
+        return tokens if self.context is None else min(tokens, self.context)
+
+
+SHORTEST = Lengths(prompt=1)
+"""Bounds that hold for every set of puzzles, before it is prepared."""
 
 
 def with_rows(
-    recipe: Recipe, profile: Profile, gpus: tuple[CudaDevice, ...] | None = None, room_bytes: int | None = None
+    recipe: Recipe,
+    profile: Profile,
+    gpus: tuple[CudaDevice, ...] | None = None,
+    room_bytes: int | None = None,
+    *,
+    lengths: Lengths | None = None,
+    size: ModelSize | None = None,
+    refuse: bool = True,
 ) -> Recipe:
     """Returns the recipe with a number for each `pack.row_tokens` that is `auto`.
 
     A row has room for a group at its longest. It is shorter if the trainer's memory on this machine requires that, or
-    if a step of completions of typical length would have fewer rows than there are trainer processes.
+    if a step of completions of typical length would have fewer rows than there are trainer processes, but it always
+    has room for the longest prompt with one completion. If the shape of the model is unknown, it has no more than that.
 
     Args:
         gpus: The GPUs; by default those of this machine.
         room_bytes: Memory of the host; by default that of this machine, or the limit of its control groups.
+        lengths: Lengths of the prompts; None if they are not known: a prompt then takes a quarter of the least row.
+        size: Size of the model; None: as `model_size` finds it.
+        refuse: Raise an error if not even the least row fits; otherwise it is the number.
 
     Raises:
-        BadInputError: The shape of the model is unknown, there is no GPU that the profile names, or not even a row for
-            one completion fits.
+        BadInputError: There is no GPU that the profile names, or not even a row for one completion fits.
     """
     devices = cuda_devices() if gpus is None else gpus
     room = room_bytes or limit_bytes() or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def fits(part: Recipe, size: ModelSize) -> bool:
-        return _fits_here(part, profile, size, devices, room)
+        return _fits_here(part, profile, size, devices, room, refuse=refuse)
 
-    return _decided(recipe, profile.trainer.row_shares, fits, refuse=True)
+    return _decided(recipe, profile.trainer.row_shares, fits, lengths, size, refuse=refuse)
 
 
 def planned_rows(recipe: Recipe, profile: Profile, cluster: Cluster) -> Recipe:
@@ -65,17 +101,25 @@ def planned_rows(recipe: Recipe, profile: Profile, cluster: Cluster) -> Recipe:
     return _decided(recipe, cluster.count, fits, refuse=False)
 
 
-def _decided(recipe: Recipe, processes: int, fits: Callable[[Recipe, ModelSize], bool], *, refuse: bool) -> Recipe:
+def _decided(
+    recipe: Recipe,
+    processes: int,
+    fits: Callable[[Recipe, ModelSize], bool],
+    lengths: Lengths | None = None,
+    size: ModelSize | None = None,
+    *,
+    refuse: bool,
+) -> Recipe:
     if all(pack.row_tokens != "auto" for pack in (recipe.pack, *(stage.pack for stage in recipe.stages))):
         return recipe
-    size = model_size(recipe.model)
-    if size.shape is None:
-        raise BadInputError(
-            "pack.row_tokens", f"auto, for a model of unknown shape ({size})", "a number", "write the number"
-        )
+    size = size or model_size(recipe.model)
+    if lengths is not None and size.shape is not None and size.shape.positions is not None:
+        lengths = replace(lengths, context=min(lengths.context or size.shape.positions, size.shape.positions))
 
     def decided(part: Recipe) -> PackConfig:
-        least, most = bounds(part, processes)
+        least, most = bounds(part, processes, lengths)
+        if size.shape is None:
+            return _sized(part.pack, least)
         number = largest(least, most, lambda tokens: fits(_with_row(part, tokens), size))
         if number is None and refuse:
             raise BadInputError(
@@ -96,19 +140,50 @@ def _decided(recipe: Recipe, processes: int, fits: Callable[[Recipe, ModelSize],
     return recipe.with_packs(own, packs)
 
 
-def bounds(recipe: Recipe, processes: int) -> tuple[int, int]:
+def bounds(recipe: Recipe, processes: int, lengths: Lengths | None = None) -> tuple[int, int]:
     """Returns the least and the largest size of a row: for one completion at its longest, and for the whole group.
 
     If a step is not counted in rows, the largest size also leaves a row for each process in a step whose completions
     have the length that plans assume.
+
+    Args:
+        processes: Number of trainer processes.
+        lengths: Lengths of the prompts; None if they are not known.
     """
     sampling, groups = recipe.sample.sampling, recipe.sample.puzzles_per_iteration
-    least = sampling.max_tokens / (1 - _PROMPT_SHARE)
-    most = least * sampling.samples_per_prompt
+    if lengths is None:
+        least = sampling.max_tokens / (1 - _PROMPT_SHARE)
+        most = least * sampling.samples_per_prompt
+    else:
+        least = lengths.longest(sampling)
+        most = least + (sampling.samples_per_prompt - 1) * max(0, least - lengths.prompt)
     if processes > 1 and recipe.pack.minibatch_unit != "rows":
         steps = steps_of(recipe, groups)
         most = min(most, groups * sampling.samples_per_prompt * typical_completion(sampling) / (steps * processes))
     return _rounded_up(least), _rounded_up(max(least, most))
+
+
+def check_rows(recipe: Recipe, lengths: Lengths) -> None:
+    """Checks that every row has room for the longest prompt with a completion at its longest.
+
+    A recipe with `pack.overlong = "drop"` leaves out completions that do not fit, so its rows may be shorter.
+
+    Raises:
+        BadInputError: A row is too short.
+    """
+    for number, part in enumerate(recipe.parts):
+        needed = lengths.longest(part.sample.sampling)
+        if part.pack.overlong == "drop" or part.pack.row_size >= needed:
+            continue
+        calls = part.sample.sampling.tool_calls
+        told = f" and {calls} answers of the solver of up to {lengths.told} tokens" if calls else ""
+        longest = f"prompts of up to {lengths.prompt} tokens, completions of up to {part.sample.sampling.max_tokens}"
+        raise BadInputError(
+            f"stages.{number}.pack.row_tokens" if recipe.stages else "pack.row_tokens",
+            f"{part.pack.row_size}, too short for {longest}{told}",
+            f"at least {needed}, or auto",
+            'set it, lower sample.sampling.max_tokens, or leave what does not fit out with pack.overlong = "drop"',
+        )
 
 
 def _rounded_up(tokens: float) -> int:
@@ -135,11 +210,19 @@ def _sized(pack: PackConfig, tokens: int) -> PackConfig:
 
 
 def _fits_here(
-    part: Recipe, profile: Profile, size: ModelSize, devices: tuple[CudaDevice, ...], room_bytes: int
+    part: Recipe,
+    profile: Profile,
+    size: ModelSize,
+    devices: tuple[CudaDevice, ...],
+    room_bytes: int,
+    *,
+    refuse: bool,
 ) -> bool:
     trainer, engine = profile.trainer, profile.engine
     elsewhere = bool(engine.external_urls) and engine.replicas == "auto"
     if trainer.device == "cuda" or (trainer.device == "auto" and devices):
+        if not devices and not refuse:
+            return False
         if not devices:
             raise BadInputError(
                 "pack.row_tokens", "auto, for a trainer on GPUs that this machine lacks", "a number",

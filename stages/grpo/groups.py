@@ -1,8 +1,7 @@
 """Groups of completions: the input of packing."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -37,14 +36,6 @@ class Branch:
     def own(self) -> list[int]:
         """1 for each token that the model wrote, 0 for those of a tool."""
         return [1] * len(self.tokens) if self.by_tool is None else [int(not told) for told in self.by_tool]
-
-    def cut(self, tokens: int) -> Self:
-        """Returns the completion's first `tokens` tokens."""
-        advantage = self.advantage[:tokens] if isinstance(self.advantage, Sequence) else self.advantage
-        by_tool = None if self.by_tool is None else self.by_tool[:tokens]
-        return replace(
-            self, tokens=self.tokens[:tokens], logprobs=self.logprobs[:tokens], advantage=advantage, by_tool=by_tool
-        )
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,17 @@ class PackConfig(Config):
     """Packing of rollouts into rows, and of rows into optimizer steps."""
 
     row_tokens: Literal["auto"] | Annotated[int, Field(ge=16, le=10_000_000)] = Field(
-        default=2048,
-        description="Token budget of a row. auto: when a run begins, room for a group at its longest, or less if the "
-        "memory of the trainer allows less, or if a step would have fewer rows than trainer processes. The number is "
-        "frozen with the recipe, so the run keeps it on every machine.",
+        default="auto",
+        description="Token budget of a row. auto: when the prompts are known, before anything is sampled, room for the "
+        "longest prompt with a group at its longest; less if the memory of the trainer allows less, or if a step would "
+        "have fewer rows than trainer processes, but never less than the longest prompt with one completion at its "
+        "longest. The number is frozen with the recipe, so the run keeps it on every machine.",
+    )
+    overlong: Annotated[Literal["refuse", "drop"], Added(before="refuse")] = Field(
+        default="refuse",
+        description="Completions that do not fit into a row after their prompt. `refuse`: a run does not begin if rows "
+        "are shorter than the longest prompt with a completion of `max_tokens`. `drop`: such completions are left out "
+        "and counted; their rewards still count in the advantages of their group.",
     )
     updates: int = Field(
         default=1, ge=1, le=1_000_000, description="Number of optimizer steps in one pass over the rollouts."
@@ -107,7 +114,7 @@ class PackingFacts:
         minibatches: Optimizer steps of one pass.
         groups: Groups in the batch.
         completions: Completions in the batch.
-        cut_completions: Completions that were cut because they did not fit into a row after their prompt.
+        overlong_completions: Completions that were left out because they do not fit into a row after their prompt.
         empty_completions: Completions without tokens, which are left out.
         split_groups: Groups that were divided into several blocks because they are larger than a row.
     """
@@ -119,7 +126,7 @@ class PackingFacts:
     minibatches: int = 0
     groups: int = 0
     completions: int = 0
-    cut_completions: int = 0
+    overlong_completions: int = 0
     empty_completions: int = 0
     split_groups: int = 0
 
@@ -132,11 +139,10 @@ def pack_groups(groups: Sequence[Group], config: PackConfig) -> tuple[PackedBatc
         config: Settings of the packing.
 
     Returns:
-        The batch, which may have no rows, and its counts. Completions that do not fit into a row after their prompt are
-        cut and counted.
+        The batch, which may have no rows, and its counts.
 
     Raises:
-        BadInputError: A prompt alone fills a row.
+        BadInputError: A completion does not fit into a row after its prompt, and `overlong` is `refuse`.
     """
     rows, minibatch, facts = packed_rows(groups, config)
     batch = lay_out(rows, minibatch, config)
@@ -154,7 +160,7 @@ def packed_rows(groups: Sequence[Group], config: PackConfig) -> tuple[list[list[
     groups, and of a group's prompt and branches.
     """
     facts = PackingFacts()
-    fitting = [fitted for group in groups if (fitted := _fit(group, config.row_size, facts)).branches]
+    fitting = [fitted for group in groups if (fitted := _fit(group, config, facts)).branches]
     facts.groups, facts.completions = len(fitting), sum(len(group.branches) for group in fitting)
     generator = random.Random(config.seed)
     generator.shuffle(fitting)
@@ -203,24 +209,26 @@ def _regrouped(branches: Sequence[tuple[Group, Branch]]) -> list[Group]:
     return [replace(members[0][0], branches=[branch for _, branch in members]) for members in by_group]
 
 
-def _fit(group: Group, row_tokens: int, facts: PackingFacts) -> Group:
-    """Returns a group without empty completions, the others cut to the room after the prompt, and counts both.
+def _fit(group: Group, config: PackConfig, facts: PackingFacts) -> Group:
+    """Returns a group without its empty completions and those that do not fit into a row, and counts both.
 
     Raises:
-        BadInputError: The prompt alone fills a row.
+        BadInputError: A completion does not fit, and `overlong` is `refuse`.
     """
-    room = row_tokens - len(group.prompt)
-    if room < 1:
+    room = config.row_size - len(group.prompt)
+    filled = [branch for branch in group.branches if len(branch.tokens)]
+    fitting = [branch for branch in filled if len(branch.tokens) <= room]
+    facts.empty_completions += len(group.branches) - len(filled)
+    facts.overlong_completions += len(filled) - len(fitting)
+    if config.overlong == "refuse" and len(fitting) < len(filled):
+        longest = max(len(branch.tokens) for branch in filled)
         raise BadInputError(
             "pack.row_tokens",
-            f"{row_tokens}, but a prompt has {len(group.prompt)} tokens",
-            "room for a prompt and a completion",
-            f"raise pack.row_tokens; {NEW_RUN}",
+            f"{config.row_size}, but a prompt has {len(group.prompt)} tokens and a completion of it {longest}",
+            f"at least {len(group.prompt) + longest}",
+            f'raise it, or leave such completions out with pack.overlong = "drop"; {NEW_RUN}',
         )
-    filled = [branch for branch in group.branches if len(branch.tokens)]
-    facts.empty_completions += len(group.branches) - len(filled)
-    facts.cut_completions += sum(len(branch.tokens) > room for branch in filled)
-    return replace(group, branches=[branch.cut(room) for branch in filled])
+    return replace(group, branches=fitting)
 
 
 def _blocks(group: Group, row_tokens: int, facts: PackingFacts) -> list[Group]:

@@ -96,6 +96,7 @@ class _Maker:
                     "test": 12,
                 },
                 "sample": {"puzzles_per_iteration": 6, "sampling": {"samples_per_prompt": 4}},
+                "pack": {"row_tokens": 2048},
                 "evaluate": {"puzzles": 8},
                 "final": {"puzzles": 12},
             },

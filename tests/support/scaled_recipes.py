@@ -157,9 +157,10 @@ def _scaled_sections(recipe: Recipe, factor: float) -> dict[str, Any]:
         "sample.puzzles_per_iteration": puzzles,
         "sample.sampling.samples_per_prompt": min(GROUP, sampling.samples_per_prompt),
         "sample.sampling.max_tokens": _scaled(sampling.max_tokens, factor),
-        "pack.row_tokens": max(LEAST_ROW_TOKENS, _scaled(recipe.pack.row_size, factor)),
         "pack.updates": min(puzzles, recipe.pack.updates),
     }
+    if recipe.pack.row_tokens != "auto":
+        settings["pack.row_tokens"] = max(LEAST_ROW_TOKENS, _scaled(recipe.pack.row_size, factor))
     if rounds:
         settings["sample.resample.max_rounds"] = rounds
     if reward.overlong_buffer_tokens is not None:

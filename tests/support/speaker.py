@@ -139,7 +139,7 @@ class Place:
         """Grades, and the facts of the packed batch."""
         ctx = self.ctx
         grades = grade(ctx, GradeConfig(), rollouts, self.puzzles, out=ArtifactAddress(ctx.store, "grades", Grades))
-        batch = pack(ctx, PackConfig(), rollouts, grades, out=ArtifactAddress(ctx.store, "batch", Batch))
+        batch = pack(ctx, PackConfig(row_tokens=2048), rollouts, grades, out=ArtifactAddress(ctx.store, "batch", Batch))
         table = Artifact.open(ctx.store, grades).read_tables(GRADES)
         return table, Artifact.open(ctx.store, batch).manifest.facts
 

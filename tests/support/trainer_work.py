@@ -52,7 +52,7 @@ def draw_groups(count: int, prompt: int, branches: int, completion: int, vocabul
 def save_batch(groups: Sequence[Group], path: Path) -> Path:
     """Packs groups, a row each, into one optimizer step."""
     batch, facts = pack_groups(groups, PackConfig(row_tokens=max(group.size_tokens for group in groups)))
-    assert facts.rows == len(groups) and not facts.cut_completions
+    assert facts.rows == len(groups) and not facts.overlong_completions
     path.write_bytes(batch.to_bytes())
     return path
 

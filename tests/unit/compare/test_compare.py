@@ -16,7 +16,7 @@ from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Grades, Ref, TrainingState
 from artifacts.store.store import Store
 from flows.compare.candidates import OWN, ComparedRecipe, candidates, page_folder, starting_weights
-from flows.compare.comparison import comparison_figures
+from flows.compare.comparison import check_rows, comparison_figures
 from flows.compare.comparison_report import setting_rows, text_rows, write_report
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_recipe, validate
@@ -69,6 +69,17 @@ def test_a_candidate_trains_on_the_completions_of_its_own_recipe(tmp_path: Path)
     assert (chosen.taken, chosen.recipe.pack.completions) == ("algorithm", "right")
     assert chosen.laid_over(QUICKSTART)["pack.completions"] == "right"
     assert candidate(load_recipe("quickstart", imitates), "dapo").recipe.pack.completions == "all"
+
+
+def test_rows_that_a_completion_of_the_run_exceeds_are_refused_before_anything_is_trained(
+    made: tuple[Store, RunLayout],
+) -> None:
+    store, layout = made
+    own, rollouts = read_run(store, layout.run).typed_recipe(), Artifact.at(store, layout.iteration(1, "rollouts"))
+    check_rows([candidate(own, OWN)], rollouts)
+    with pytest.raises(BadInputError, match=r"^own: pack\.row_tokens is 17, but a completion .* has \d+ tokens"):
+        check_rows([candidate(own, OWN), candidate(own, OWN, "pack.row_tokens=17")], rollouts)
+    check_rows([candidate(own, OWN, "pack.row_tokens=17", "pack.overlong=drop")], rollouts)
 
 
 def test_groups_of_equal_accuracy_are_left_out_where_the_candidate_alone_resamples() -> None:

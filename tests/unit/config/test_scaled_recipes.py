@@ -51,7 +51,8 @@ def test_a_scaled_recipe_is_valid_small_and_the_same_algorithm(name: str) -> Non
     assert small.puzzles.total < 128
     for part in small.parts:
         assert part.sample.stride * part.sample.sampling.samples_per_prompt * part.sample.sampling.max_tokens < 25_000
-        assert part.pack.row_size - part.sample.sampling.max_tokens >= 400, "a prompt needs room"
+        row = part.pack.row_tokens
+        assert row == "auto" or row - part.sample.sampling.max_tokens >= 400, "a prompt needs room"
     changed = {one.setting for one in differences(full, small)}
     assert {setting for setting in changed if not setting.startswith(("model.", "puzzles.", "warm_start"))} <= SCALED
 

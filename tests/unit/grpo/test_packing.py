@@ -84,18 +84,19 @@ def test_a_group_larger_than_a_row_repeats_its_prompt() -> None:
     assert batch.position_ids[0, 10] == 4  # the second branch continues the prompt, not the first branch
 
 
-def test_overlong_completions_are_cut_and_counted() -> None:
-    batch, facts = pack_groups([Group([1] * 10, [Branch([2] * 20, [-1.0] * 20, 1.0)])], PackConfig(row_tokens=16))
-    assert (facts.cut_completions, facts.completion_tokens, batch.tokens.shape) == (1, 6, (1, 16))
-
-
-def test_a_prompt_that_fills_a_row_is_refused() -> None:
-    with pytest.raises(BadInputError, match=r"raise pack\.row_tokens; the recipe .* a run of another name$"):
-        pack_groups([Group([1] * 16, [Branch([2], [-1.0], 1.0)])], PackConfig(row_tokens=16))
+def test_a_completion_that_does_not_fit_is_refused_or_left_out_and_never_cut() -> None:
+    """A completion of 7 and one of 6 tokens behind a prompt of 10, in rows of 16; and a prompt that fills a row."""
+    given = [Group([1] * 10, [Branch([size] * size, [-1.0] * size, 1.0) for size in (7, 6)])]
+    with pytest.raises(BadInputError, match=r"16, but .* 10 tokens .* it 7; expected at least 17; .* of another name$"):
+        pack_groups(given, PackConfig(row_tokens=16))
+    given.append(Group([1] * 16, [Branch([2], [-1.0], 1.0)]))
+    batch, facts = pack_groups(given, PackConfig(row_tokens=16, overlong="drop"))
+    assert (facts.groups, facts.completions, facts.overlong_completions) == (1, 1, 2)
+    assert batch.tokens.tolist() == [[1] * 10 + [6] * 6]
 
 
 def test_a_batch_survives_its_file_and_a_broken_one_is_named() -> None:
-    batch, _ = pack_groups([Group([1, 2], [Branch([3, 4], [-0.1, -0.2], 1.0)])], PackConfig())
+    batch, _ = pack_groups([Group([1, 2], [Branch([3, 4], [-0.1, -0.2], 1.0)])], PackConfig(row_tokens=2048))
     read = PackedBatch.from_bytes(batch.to_bytes(), "file")
     assert read.tokens.tolist() == batch.tokens.tolist()
     for name, value, message in (
@@ -149,7 +150,7 @@ def test_segments_that_do_not_fit_together_are_refused(
 
 
 def test_a_damaged_file_is_named() -> None:
-    batch, _ = pack_groups([Group([1, 2], [Branch([3, 4], [-0.1, -0.2], 1.0)])], PackConfig())
+    batch, _ = pack_groups([Group([1, 2], [Branch([3, 4], [-0.1, -0.2], 1.0)])], PackConfig(row_tokens=2048))
     with pytest.raises(IntegrityError, match="file: unreadable"):
         PackedBatch.from_bytes(batch.to_bytes()[:-3], "file")
 
@@ -272,11 +273,11 @@ def test_steps_that_are_counted_twice_are_refused(settings: dict[str, object], m
 def test_the_last_token_may_go_without_its_advantage() -> None:
     """Completions of 3 and 1 tokens with advantages 2 and -1 behind a prompt of 2; all four stay in the loss."""
     given = [Group([1, 2], [Branch([3, 4, 5], [-0.1] * 3, 2.0), Branch([6], [-0.1], -1.0)])]
-    batch, _ = pack_groups(given, PackConfig(last_token_advantage="zero"))
+    batch, _ = pack_groups(given, PackConfig(row_tokens=2048, last_token_advantage="zero"))
     batch.check("test")
     assert batch.advantages.tolist() == [[0.0, 0.0, 2.0, 2.0, 0.0, 0.0]]
     assert batch.completion_mask.tolist() == [[0, 0, 1, 1, 1, 1]]
-    kept, _ = pack_groups(given, PackConfig())
+    kept, _ = pack_groups(given, PackConfig(row_tokens=2048))
     assert kept.advantages.tolist() == [[0.0, 0.0, 2.0, 2.0, 2.0, -1.0]]
 
 
@@ -288,7 +289,7 @@ def test_the_tensors_are_listed_once() -> None:
         "completion_mask": "uint8",
     }
     assert (*COLUMNS, "minibatch") == tuple(PackedBatch.dtypes())
-    batch, _ = pack_groups([Group([1, 2], [Branch([3, 4], [-0.1, -0.2], 1.0)])], PackConfig())
+    batch, _ = pack_groups([Group([1, 2], [Branch([3, 4], [-0.1, -0.2], 1.0)])], PackConfig(row_tokens=2048))
     wide = replace(batch, tokens=batch.tokens.astype(np.int64))
     with pytest.raises(IntegrityError, match="int64 tokens"):
         PackedBatch.from_bytes(wide.to_bytes(), "file")

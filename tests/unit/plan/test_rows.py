@@ -2,28 +2,37 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError, IdentityMismatchError
 from artifacts.identity import Identity
 from artifacts.layout import RunLayout
-from artifacts.refs import Report, Rollouts
+from artifacts.refs import Checkpoint, Puzzles, Ref, Report, Rollouts
+from artifacts.schemas import PUZZLES
 from artifacts.store.store import Store
 from flows.compare.candidates import candidates
 from flows.config.model_size import model_size
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_profile, load_recipe
+from flows.inputs.rows import settle_rows
 from flows.opening import RunRequest, opened
 from flows.plan.cluster import cluster
 from flows.plan.page import profile_text
 from flows.plan.plan import make_plan, memory_of
-from flows.plan.rows import bounds, largest, planned_rows, with_rows
-from flows.session import check_recipe, freeze_recipe, recipe_to_continue
+from flows.plan.rows import Lengths, bounds, check_rows, largest, planned_rows, with_rows
+from flows.session import Session, check_recipe, freeze_recipe, recipe_to_continue
+from stages.environments.generate import TIERS, generate
+from stages.environments.logic_puzzles.answers import write_answer
+from stages.environments.tables import to_table
 from stages.grpo.groups import Branch, Group
 from stages.grpo.packing import PackConfig, pack_groups
 from stages.hardware.compute_type import CudaDevice
+from stages.models.from_scratch import ScratchModel, make_scratch
+from stages.models.tokenizers.chat import ChatTokenizer
 from tests.support.doctor import GIB, H100
 
 AUTO = "pack.row_tokens=auto"
@@ -46,6 +55,13 @@ def test_bounds_by_hand() -> None:
          "sample.puzzles_per_iteration=64"],
     )  # fmt: skip
     assert bounds(recipe, 8) == (448, 2432)
+    # Known prompts of 430 tokens: 730 and 430 + 16 x 300 = 5,230. The solver's answers are in a completion as well, and
+    # nothing is longer than the context.
+    recipe = load_recipe("quickstart", ["sample.sampling.max_tokens=300", "sample.sampling.samples_per_prompt=16"])
+    assert bounds(recipe, 1, Lengths(430)) == (768, 5248)
+    asking = load_recipe("quickstart", ["sample.sampling.max_tokens=300", "sample.sampling.tool_calls=2"])
+    assert Lengths(430, told=50).longest(asking.sample.sampling) == 430 + 300 + 2 * 50
+    assert bounds(recipe, 1, Lengths(430, context=512)) == (512, 430 + 16 * 82 + 50)
 
 
 @pytest.mark.parametrize("limit", [0, 448, 500, 640, 700, 6399, 6400, 9000])
@@ -86,8 +102,7 @@ def test_rows_follow_the_memory_of_the_gpu() -> None:
     with pytest.raises(BadInputError, match="too small for a row"):
         with_rows(recipe, profile, (CudaDevice("a GPU", (8, 0), 16 * GIB),))
     unknown = load_recipe("quickstart", [AUTO, "model={source='hub', id='a/b-7B'}"])
-    with pytest.raises(BadInputError, match="a model of unknown shape"):
-        with_rows(unknown, CPU)
+    assert with_rows(unknown, CPU).pack.row_size == bounds(unknown, 1)[0], "its shape decides later"
 
 
 def test_a_run_with_the_written_profile_has_the_rows_of_the_plan(tmp_path: Path) -> None:
@@ -119,15 +134,78 @@ def rows_survive(recipe: Recipe) -> bool:
     return Recipe.model_validate(recipe.model_dump(mode="json")) == recipe
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A prepared set and a model of its words, in the store of a run that has not begun."""
+
+    puzzles: Ref[Puzzles]
+    model: Ref[Checkpoint]
+    longest: int
+
+    @classmethod
+    def of(cls, run: Session, folder: Path) -> "Prepared":
+        different = [generate(TIERS["reduced"], seed) for seed in range(6)]
+        out = ArtifactAddress(run.ctx.store, "set", Puzzles).attempt(Identity.of("prepare", 1, {}))
+        out.write_table("train.parquet", to_table(different), PUZZLES)
+        texts = [puzzle.prompt for puzzle in different] + [write_answer(puzzle) for puzzle in different]
+        model = ArtifactAddress(run.ctx.store, "model", Checkpoint).attempt(Identity.of("fetch", 1, {}))
+        with model.folder(folder) as files:
+            make_scratch(ScratchModel(max_positions=8192), texts, files)
+            tokenizer = ChatTokenizer(files)
+        longest = max(len(tokenizer.prompt_ids(puzzle.prompt)) for puzzle in different)
+        return cls(out.publish(), model.publish(), longest)
+
+    def settle(self, run: Session) -> PackConfig:
+        settle_rows(run, self.model, self.puzzles)
+        return run.recipe.pack
+
+
+def stored(run: Session) -> bool:
+    """Publishes the first part of an artifact of the run, and returns whether this froze the recipe."""
+    run.at(0, "report", Report).attempt(Identity.of("evaluate", 1, {})).write_bytes("x", b"")
+    return run.ctx.store.exists(run.layout.recipe)
+
+
+def test_rows_hold_the_longest_prompt_with_a_completion_at_its_longest(
+    request_of_mine: Callable[..., RunRequest], tmp_path: Path
+) -> None:
+    """`auto` is the default and looks at the prompts; a shorter number is refused before anything is stored."""
+    long = ["sample.sampling.max_tokens=4096", "sample.sampling.samples_per_prompt=4"]
+    with opened(request_of_mine(*long, "pack={}")) as run:
+        prepared = Prepared.of(run, tmp_path)
+        assert prepared.longest > 40
+        assert prepared.settle(run).row_size >= prepared.longest + 4096
+    for tokens, found in ((4095, "completion of sample"), (4096, "completion of sample"), (4097, "up to 4096")):
+        with (
+            pytest.raises(BadInputError, match=rf"^pack\.row_tokens: {tokens}, too short .*{found}.*overlong"),
+            opened(request_of_mine(*long, f"pack.row_tokens={tokens}")) as run,
+        ):
+            prepared.settle(run)
+        assert not run.ctx.store.exists(run.layout.recipe)
+    exact = prepared.longest + 4096
+    with opened(request_of_mine(*long, f"pack.row_tokens={exact}")) as run:
+        assert prepared.settle(run).row_size == exact
+    with opened(request_of_mine(*long, "pack.row_tokens=2048", "pack.overlong=drop")) as run:
+        assert prepared.settle(run).row_size == 2048
+
+
+def test_a_stage_of_a_run_with_short_rows_is_named() -> None:
+    recipe = load_recipe("fastcurl")  # rows of 16,384 for completions of 8,192, then of 24,576 for 16,384
+    check_rows(recipe, Lengths(8192))
+    wide = recipe.stages[0].pack.model_copy(update={"row_tokens": 32_768})
+    with pytest.raises(BadInputError, match=r"^stages\.1\.pack\.row_tokens: 24576, too short for .* 16384; .* 24577,"):
+        check_rows(recipe.with_packs(recipe.pack, [wide]), Lengths(8193))
+
+
 def test_a_run_keeps_the_number_that_it_began_with(
-    request_of_mine: Callable[..., RunRequest], monkeypatch: pytest.MonkeyPatch
+    request_of_mine: Callable[..., RunRequest], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It is frozen, so another machine or profile changes nothing; without `auto` the identity is that of a number."""
-    request = request_of_mine(AUTO)
+    request = request_of_mine(AUTO).model_copy(update={"refresh": ["sample"]})  # a new run has nothing to redo
     with opened(request) as run:
-        number = run.recipe.pack.row_tokens
-        assert number == bounds(run.recipe, 1)[1]
-        run.at(0, "report", Report).attempt(Identity.of("evaluate", 1, {})).write_bytes("x", b"")
+        prepared = Prepared.of(run, tmp_path)
+        number = prepared.settle(run).row_size
+        assert number == bounds(run.recipe, 1, Lengths(prepared.longest))[1] and stored(run)
     store, layout = Store.open(request.store), RunLayout("mine")
     assert json.loads(store.read_bytes(layout.recipe))["pack"]["row_tokens"] == number
     written = load_recipe("quickstart", [f"pack.row_tokens={number}"])
@@ -135,14 +213,15 @@ def test_a_run_keeps_the_number_that_it_began_with(
     monkeypatch.setattr("flows.plan.rows.limit_bytes", lambda: GIB)  # too little for any row
     with pytest.raises(BadInputError, match="too small for a row"), opened(request.model_copy(update={"run": "new"})):
         pass
-    with opened(request) as again:
+    with opened(request.model_copy(update={"refresh": []})) as again:
         assert again.recipe == run.recipe
+        assert prepared.settle(again).row_size == number
     with pytest.raises(IdentityMismatchError, match=r"pack\.row_tokens"):
         check_recipe(store, layout, load_recipe("quickstart", ["pack.row_tokens=128"]))
 
 
 def test_a_sampler_takes_the_number_of_the_trainer(
-    request_of_mine: Callable[..., RunRequest], monkeypatch: pytest.MonkeyPatch
+    request_of_mine: Callable[..., RunRequest], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Its machine may have no room to train, and it may start before the trainer has frozen the recipe."""
     trainer = request_of_mine(AUTO, "iterate_ahead=1")
@@ -156,6 +235,7 @@ def test_a_sampler_takes_the_number_of_the_trainer(
                 early.ctx.store, early.layout, load_recipe("quickstart", ["pack.row_tokens=96", "iterate_ahead=1"])
             )
             early.at(1, "rollouts", Rollouts).attempt(identity).write_bytes("x", b"")
+            assert Prepared.of(early, tmp_path).settle(early).row_size == 96
         with opened(sampler) as late:
             assert late.recipe.pack.row_tokens == 96
     other = trainer.model_copy(update={"role": "sampler", "overrides": [AUTO, "iterate_ahead=1", "iterations=9"]})

@@ -94,6 +94,23 @@ def test_a_column_that_is_shown_where_known_is_left_out_where_nothing_is(
     assert "surprise</th>" not in report_files(RunView(record, made[0]))[PAGE].decode()
 
 
+@pytest.mark.parametrize("key", ["masked_completions", "overlong_completions"])
+def test_completions_that_are_left_out_of_training_are_counted_in_every_view(
+    made: tuple[Store, RunLayout], key: str
+) -> None:
+    name = key.removesuffix("_completions")
+    record = read_run(made[0], "made")
+    for item in record.iterations[1:]:
+        item.manifests["pack"].facts[key] = 7 * (item.number == 2)
+    figures = [iteration_figures(item) for item in record.iterations]
+    column = table_header(terminal_columns(figures)).split().index(name)
+    assert table_row(figures[2], terminal_columns(figures)).split()[column] == "7"
+    assert f"<th>{name}</th>" in report_files(RunView(record, made[0]))[PAGE].decode()
+    assert [row[name] for row in iteration_rows(figures)][1:] == [0, 7, 0, 0]
+    assert [row[key] for row in summary(record, made[0])["iterations"]] == [0, 0, 7, 0, 0]
+    assert iteration_metrics(record.iterations[2])[f"completions/{name}"] == 7
+
+
 def test_a_line_of_the_measures_is_a_row_and_a_tracker_name(
     made: tuple[Store, RunLayout], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -164,7 +164,7 @@ def test_the_packed_batch_is_drawn_even_where_it_is_large_or_empty() -> None:
         steps=list(range(1, 301)),
     )
     assert len(smaller(batch_picture.draw(many), 0.47)) < 150_000
-    empty = batch_picture.batch_view(pack_groups([], PackConfig())[0])
+    empty = batch_picture.batch_view(pack_groups([], PackConfig(row_tokens=2048))[0])
     assert empty.steps == []
     assert "No rows" in batch_page(3, empty, None, "")
     assert "data:image" not in batch_page(3, empty, None, "")

@@ -112,7 +112,7 @@ class Run:
         with attempt.folder(folder) as model:
             save_model(model, "Qwen2", tie_word_embeddings=True)
         self.model: Ref[Checkpoint] = attempt.publish()
-        empty, _ = pack_groups([], PackConfig())
+        empty, _ = pack_groups([], PackConfig(row_tokens=2048))
         self.batch = self.batch_of("batch", save(tree_batch(1, [2, 1])))
         self.empty = self.batch_of("empty", empty.to_bytes())
 

@@ -66,7 +66,11 @@ class Stages:
         config = GradeConfig.model_validate(grading)
         grades = grade(self.ctx, config, self.rollouts, self.puzzles, out=ArtifactAddress(self.store, "grades", Grades))
         batch = pack(
-            self.ctx, PackConfig(**packing), self.rollouts, grades, out=ArtifactAddress(self.store, "batch", Batch)
+            self.ctx,
+            PackConfig.model_validate({"row_tokens": 2048, **packing}),
+            self.rollouts,
+            grades,
+            out=ArtifactAddress(self.store, "batch", Batch),
         )
         graded, packed = Artifact.open(self.store, grades), Artifact.open(self.store, batch)
         tensors = PackedBatch.from_bytes(packed.read_bytes(BATCH_FILE), "batch")
@@ -116,8 +120,9 @@ def test_grades_of_other_rollouts_are_refused(stages: Stages, tmp_path: Path) ->
     grades = grade(stages.ctx, GradeConfig(), stages.rollouts, stages.puzzles, out=out)
     few = ArtifactAddress(stages.store, "few", Rollouts).attempt(Identity.of("sample", 1, {"of": "others"}))
     few.write_shard("rollouts", Artifact.open(other.store, other.rollouts).read_tables(ROLLOUTS), ROLLOUTS)
+    config, out = PackConfig(row_tokens=2048), ArtifactAddress(stages.store, "batch", Batch)
     with pytest.raises(IntegrityError, match="grades: 4 of its 6 rows belong to one of the 4 completions"):
-        pack(stages.ctx, PackConfig(), few.publish(), grades, out=ArtifactAddress(stages.store, "batch", Batch))
+        pack(stages.ctx, config, few.publish(), grades, out=out)
 
 
 def test_equally_right_completions_teach_no_length_where_dynamic_sampling_is_asked_for(stages: Stages) -> None:
@@ -130,7 +135,7 @@ def test_equally_right_completions_teach_no_length_where_dynamic_sampling_is_ask
     graded: Ref[Grades] = Artifact.at(stages.store, "grades").ref
     for uniform_groups in ("dropped", "kept"):
         config, out = (
-            PackConfig(uniform_groups=uniform_groups),
+            PackConfig(row_tokens=2048, uniform_groups=uniform_groups),
             ArtifactAddress(stages.store, f"mixed-{uniform_groups}", Batch),
         )
         mixed = pack(stages.ctx, config, stages.rollouts, graded, out=out, mixed_only=True)
@@ -138,7 +143,7 @@ def test_equally_right_completions_teach_no_length_where_dynamic_sampling_is_ask
         assert (manifest.facts["groups"], manifest.facts["uniform_groups"]) == (1, 1)
         assert manifest.identity.config["mixed_only"] is True
     plain = Artifact.at(stages.store, "batch").manifest.identity
-    assert plain.config == settings_of(PackConfig()), "a run's own batches keep their identity"
+    assert plain.config == settings_of(PackConfig(row_tokens=2048)), "a run's own batches keep their identity"
 
 
 @pytest.mark.parametrize(

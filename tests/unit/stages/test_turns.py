@@ -144,7 +144,7 @@ def test_only_tokens_of_the_model_are_in_the_loss(opened: Opener) -> None:
     place = opened()
     ctx, rollouts = place.ctx, place.sampled(TOOL)
     grades = grade(ctx, GradeConfig(), rollouts, place.puzzles, out=ArtifactAddress(ctx.store, "grades", Grades))
-    config = PackConfig(uniform_groups="kept", last_token_advantage="zero")
+    config = PackConfig(row_tokens=2048, uniform_groups="kept", last_token_advantage="zero")
     batch = pack(ctx, config, rollouts, grades, out=ArtifactAddress(ctx.store, "batch", Batch))
     packed = PackedBatch.from_bytes(Artifact.open(ctx.store, batch).read_bytes(BATCH_FILE), "batch")
     rows = Artifact.open(ctx.store, rollouts).read_tables(ROLLOUTS)

@@ -189,7 +189,7 @@ def test_the_batch_has_the_advantages_of_the_value_model(lab: Lab) -> None:
     again = lab.value("run/2", valued.critic, CONFIG.model_copy(update={"length_alpha": 1.0, "normalise": "batch"}))
     assert valued.reused and again.reused
     out = ArtifactAddress(lab.store, "run/2/batch", Batch)
-    batch = pack(lab.ctx, PackConfig(mark_right=True), lab.rollouts, lab.grades, again.values, out=out)
+    batch = pack(lab.ctx, PackConfig(row_tokens=2048, mark_right=True), lab.rollouts, lab.grades, again.values, out=out)
     tensors = load(Artifact.open(lab.store, batch).read_bytes(BATCH_FILE))
     in_loss = tensors["completion_mask"] == 1
     _, advantages = lab.tables(again.values)
@@ -220,7 +220,7 @@ def test_a_masked_completion_changes_neither_the_batch_of_the_policy_nor_the_val
         values[last] = table.head(17)["values"].explode().to_numpy()
         for name, judged in (("grades", None), ("values", second.values)):
             out = ArtifactAddress(lab.store, f"last/{last}/batch/{name}", Batch)
-            batch = pack(lab.ctx, PackConfig(), *sampled, judged, out=out)
+            batch = pack(lab.ctx, PackConfig(row_tokens=2048), *sampled, judged, out=out)
             batches[f"{last}, {name}"] = load(Artifact.open(lab.store, batch).read_bytes(BATCH_FILE))
     np.testing.assert_allclose(losses["masked"], losses["absent"], rtol=1e-5)
     np.testing.assert_allclose(values["masked"], values["absent"], rtol=1e-4, atol=1e-5)

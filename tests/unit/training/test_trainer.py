@@ -123,7 +123,7 @@ def test_tokens_of_a_tool_are_read_and_not_learned(
             branches.append(Branch(tokens, logprobs, draw.normal(), by_tool))
         groups.append(Group(draw.integers(VOCAB, size=5).tolist(), branches))
     packed, facts = pack_groups(groups, PackConfig(row_tokens=row_tokens))
-    assert facts.split_groups == (3 if row_tokens == 24 else 0) and not facts.cut_completions
+    assert facts.split_groups == (3 if row_tokens == 24 else 0) and not facts.overlong_completions
     columns = {name: getattr(packed, name) for name in packed.dtypes()}
     loss = LossConfig(kind="reinforce", aggregation=aggregation)  # pyright: ignore[reportArgumentType]
     (step,), _ = train(checkpoint, tmp_path, columns, epochs=1, loss=loss)

@@ -1,0 +1,69 @@
+"""Rows that no completion exceeds: the number for `pack.row_tokens = "auto"`, and the check of written numbers."""
+
+from pathlib import Path
+
+from artifacts.documents.run_files import read_recipe
+from artifacts.reading import Artifact
+from artifacts.refs import Checkpoint, Puzzles, Ref
+from artifacts.schemas import PUZZLES
+from artifacts.store.store import Store
+from flows.config.model_size import ModelSize, shape_of_config
+from flows.inputs.prompts import longest_prompt
+from flows.plan.rows import Lengths, check_rows, described, with_rows
+from flows.session import Session
+from stages.environments.capabilities import AnswersCalls, needs
+from stages.environments.environment import get
+from stages.environments.solver_tool import UNREADABLE, write_told
+from stages.environments.tables import puzzles_by_id
+from stages.models.json_file import read_json
+from stages.models.tokenizers.chat import ChatTokenizer
+from stages.sampling.collect import longest_sequence
+
+_ASKED_PUZZLES = 64
+"""Number of puzzles whose solver is asked for its longest answer."""
+_LONGER_NAMES = 1.5
+"""Factor for answers with longer names than those of the solution, which a call with false statements may get."""
+
+
+def settle_rows(run: Session, weights: Ref[Checkpoint], puzzles: Ref[Puzzles]) -> None:
+    """Gives each `pack.row_tokens` of the run's recipe its number, and refuses rows that a completion may exceed.
+
+    Call it before the run stores anything. A run that has begun keeps the numbers of its frozen recipe.
+
+    Args:
+        weights: The checkpoint whose tokenizer the run uses.
+        puzzles: The puzzle set.
+
+    Raises:
+        BadInputError: A written number is too small for the longest prompt with a completion of `max_tokens`, or the
+            memory of this machine is too small for such a row.
+    """
+    store = run.ctx.store
+    if store.exists(run.layout.recipe):
+        run.recipe = run.recipe.with_rows_of(read_recipe(store, run.layout))
+        return
+    folder, written = run.ctx.local_folder(weights), run.recipe
+    calls = any(part.sample.sampling.tool_calls for part in written.parts)
+    lengths = Lengths(
+        longest_prompt(run, weights, puzzles) or 1,
+        _told_tokens(store, puzzles, folder) if calls else 0,
+        longest_sequence(folder, run.ctx.profile.engine.max_model_len),
+    )
+    shape = shape_of_config(read_json(folder / "config.json"))
+    size = ModelSize(shape.parameters, "by its config.json", shape)
+    run.recipe = with_rows(written, run.ctx.profile, lengths=lengths, size=size)
+    check_rows(run.recipe, lengths)
+    for line in described(run.recipe, written):
+        run.live.line(line)
+
+
+def _told_tokens(store: Store, puzzles: Ref[Puzzles], folder: Path) -> int:
+    """Returns a bound of the tokens of the solver's answers: to calls with all clues, which answer every question."""
+    train = Artifact.open(store, puzzles).read_table("train.parquet", PUZZLES)
+    tokenizer = ChatTokenizer(folder)
+    longest = 0
+    for puzzle in puzzles_by_id(train.head(_ASKED_PUZZLES)).values():
+        solver = needs(get(puzzle.environment), AnswersCalls, "sample.sampling.tool_calls", "set it to 0")
+        sentences = [UNREADABLE, *solver.told(solver.asked(puzzle), puzzle)]
+        longest = max(longest, len(tokenizer.text_ids(write_told(sentences))))
+    return int(_LONGER_NAMES * longest)
