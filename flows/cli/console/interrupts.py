@@ -38,7 +38,7 @@ def leave(status: int) -> NoReturn:
 
     The interpreter's own end takes a second after a run, because it frees every object and waits for threads.
     """
-    atexit._run_exitfuncs()
+    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage] (there is no public name)
     with suppress(OSError):  # the reader, such as `head`, closed the pipe
         sys.stdout.flush()
     os._exit(status)
