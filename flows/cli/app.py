@@ -13,7 +13,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from artifacts.errors import INDENT, BadInputError, DeerstalkerError, IdentityMismatchError
 from flows.cli.console.arguments import check_arguments, exact_number
-from flows.cli.console.interrupts import Interrupts, Terminated
+from flows.cli.console.interrupts import INTERRUPTED, TERMINATED, Interrupts, Terminated, leave
 from flows.cli.console.usage import usage_error
 from flows.cli.console.version import version
 from flows.cli.console.wheel_tag import correct_wheel_tag
@@ -106,6 +106,8 @@ def main() -> None:
         interrupts.command_ended()
     except (KeyboardInterrupt, Terminated) as error:
         status = interrupts.tell(error)
+    if status in (INTERRUPTED, TERMINATED):
+        leave(status)
     sys.exit(status)
 
 

@@ -7,12 +7,15 @@ the signals, too, and ends the process after `LIMIT_S`. That loses nothing: what
 not at all, the guards of `stages/processes/guard.py` end the children, and the next command removes scratch folders.
 """
 
+import atexit
 import os
 import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from types import FrameType
+from typing import NoReturn
 
 INTERRUPTED, TERMINATED = 130, 143
 LIMIT_S = 1.3
@@ -28,6 +31,17 @@ _SHOW_CURSOR = "\x1b[?25h"
 
 class Terminated(BaseException):
     """SIGTERM as an exception, so that child processes are ended before this one ends."""
+
+
+def leave(status: int) -> NoReturn:
+    """Ends the process after the functions that are registered for its end.
+
+    The interpreter's own end takes a second after a run, because it frees every object and waits for threads.
+    """
+    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage] (there is no public name)
+    with suppress(OSError):  # the reader, such as `head`, closed the pipe
+        sys.stdout.flush()
+    os._exit(status)
 
 
 class Interrupts:
