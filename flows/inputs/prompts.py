@@ -17,6 +17,9 @@ from stages.optional import shorten as shortening
 from stages.optional.shorten import ShortenConfig, shorten
 from stages.prepare import SPLITS
 
+_OTHERS = "use a model with a longer context, or leave such puzzles out of the set"
+"""Remedy for models beside the policy, such as teachers: `puzzles.overlong` is about the policy's context."""
+
 
 def longest_prompt(stages: Stages, model: Ref[Checkpoint], puzzles: Ref[Puzzles], split: str = "train") -> int:
     """Returns the tokens of the longest prompt of a split, chat template included; 0 if the split is empty.
@@ -38,7 +41,8 @@ def fitting_puzzles(run: Session, model: Ref[Checkpoint], puzzles: Ref[Puzzles])
         BadInputError: A prompt leaves no room and the recipe does not drop it, or too few puzzles are left.
     """
     if run.recipe.puzzles.overlong == "refuse":
-        refuse_overlong(run, model, puzzles)
+        remedy = 'set puzzles.overlong = "drop" to leave such puzzles out, or use a model with a longer context'
+        refuse_overlong(run, model, puzzles, remedy=remedy)
         return puzzles
     lengths = counted(run, model, puzzles)
     limit, overlong = _overlong(run, lengths)
@@ -55,13 +59,16 @@ def fitting_puzzles(run: Session, model: Ref[Checkpoint], puzzles: Ref[Puzzles])
     return shorter
 
 
-def refuse_overlong(stages: Stages, model: Ref[Checkpoint], puzzles: Ref[Puzzles], split: str | None = None) -> None:
+def refuse_overlong(
+    stages: Stages, model: Ref[Checkpoint], puzzles: Ref[Puzzles], split: str | None = None, *, remedy: str = _OTHERS
+) -> None:
     """Checks that every prompt leaves room for an answer of a model.
 
     Args:
         model: The model that is asked.
         puzzles: The puzzle set.
         split: Split of the set; None for all.
+        remedy: What the user can do.
 
     Raises:
         BadInputError: A prompt leaves no room.
@@ -77,7 +84,7 @@ def refuse_overlong(stages: Stages, model: Ref[Checkpoint], puzzles: Ref[Puzzles
         f"puzzle {longest['puzzle_id']} of {longest['split']}",
         f"a prompt of {longest['tokens']} tokens{others}",
         f"fewer than {limit}, the context of {model.key}",
-        'set puzzles.overlong = "drop" to leave such puzzles out, or use a model with a longer context',
+        remedy,
     )
 
 

@@ -39,6 +39,15 @@ def test_a_long_prompt_is_refused_before_the_run_writes_anything(place: Installa
     assert not (place.store / "runs").exists(), "so the name of the run is free"
 
 
+def test_too_few_puzzles_after_dropping_are_refused_too(place: Installation) -> None:
+    sizes = ("warm_start.puzzles_per_step=16", "evaluate.puzzles=8", "final.puzzles=8")  # all of each split
+    done = place.attempt("deerstalker", *train(place, "puzzles.overlong=drop", *sizes))
+    assert done.returncode == 2 and "error: puzzles without overlong prompts: " in done.stderr, done.stderr
+    (manifest,) = place.store.glob("puzzles/shorter-*/manifest.json")
+    assert sum(Manifest.from_bytes(manifest.read_bytes(), "set").facts["dropped"].values()) == 1
+    assert not (place.store / "runs").exists()
+
+
 @pytest.mark.long
 def test_a_long_prompt_is_dropped_counted_and_shown(place: Installation) -> None:
     place.deerstalker(*train(place, "puzzles.overlong=drop"))

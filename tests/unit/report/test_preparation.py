@@ -13,7 +13,7 @@ from artifacts.address import ArtifactAddress
 from artifacts.identity import Identity
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
-from artifacts.refs import Critic, Grades, Levels, Ref, Rollouts, Values
+from artifacts.refs import Critic, Grades, Levels, Puzzles, Ref, Rollouts, Values
 from artifacts.schemas import LEVELS, LEVELS_FILE, as_table
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord, read_iteration, read_run
@@ -127,6 +127,20 @@ def test_every_view_has_a_line_for_each_rated_model_and_one_for_the_value_model(
     assert f"Value model: {CRITIC.replace('<b>other', '`<b>other`')}{EXPLAINED}." in text
 
 
+def test_every_view_counts_the_overlong_prompts_that_were_dropped(prepared: tuple[Store, RunRecord]) -> None:
+    store, record = prepared
+    out = ArtifactAddress(store, "puzzles/shorter", Puzzles)
+    facts = {"train": 252, "val": 64, "dropped": {"train": 3, "val": 0}, "context_tokens": 2048}
+    attempt = out.attempt(Identity.of("shorten", 1, {}))
+    attempt.write_bytes("train.parquet", b"")
+    record = replace(record, shorter=Artifact.open(store, attempt.publish(facts)).manifest)
+    line = "3 of 255 train puzzles dropped: prompts of 2048 tokens or more"
+    assert f"puzzles:  {line}\n" in shown(record, store)
+    assert f"<p>Puzzles: {line}</p>" in report_files(RunView(record, store))[PAGE].decode()
+    assert f"Puzzles: {line}." in summary_page(record, store)
+    assert summary(record, store)["dropped"] == {"train": 3, "val": 0}
+
+
 def test_a_pretraining_of_one_iteration_is_told_before_its_value_model_has_judged_anything(
     prepared: tuple[Store, RunRecord],
 ) -> None:
@@ -143,7 +157,7 @@ def test_the_document_has_them_as_the_page_says(prepared: tuple[Store, RunRecord
     assert document["rates"] == newest_rates(record)
     expected = {"run": "<b>other", "first": 3, "last": 6, "steps": 2, "explained_variance": 0.25}
     assert document["pretraining"] == expected
-    elsewhere = {"compute_dtype", "early_stopped_fraction", "tasks", "strategies", "reliability", "texts"}
+    elsewhere = {"compute_dtype", "dropped", "early_stopped_fraction", "tasks", "strategies", "reliability", "texts"}
     check_documented("show", document, unmet=elsewhere | {"damaged", "stages", "suites"})
 
 

@@ -1,7 +1,6 @@
 """The tokens of all prompts of a set are counted once for a tokenizer, and overlong prompts are left out by them."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +24,7 @@ FOREIGN = "漢字" * 700  # 4,200 bytes and tokens, in fewer characters than the
 
 
 @pytest.fixture
-def ctx(opened: Opener) -> Iterator[StageContext]:
+def ctx(opened: Opener) -> StageContext:
     return opened("store", {}).ctx
 
 
