@@ -12,8 +12,8 @@ from artifacts.refs import Batch, Checkpoint, Ref, TrainingState
 from artifacts.tensors import BATCH_FILE, PackedBatch
 from stages.context import StageContext
 from stages.training.job import EpochOrder, LossConfig, OptimizerConfig
-from stages.training.launch import JobSettings, Target, Weights, carry_over, train_and_publish
-from stages.training.rounding import rounding_warning
+from stages.training.launch import JobSettings, Target, Weights, carry_over, train_and_publish, warn_of_rounding
+from stages.training.rounding import step_warning
 from stages.training.schedules.kl_schedule import KlScheduleConfig, kl_coef_at
 from stages.training.schedules.learning_rates import (
     LEARNING_RATE_SETTINGS,
@@ -149,7 +149,8 @@ def finetune(
     if frozen or packed.minibatches == 0:
         return _with_reference(carry_over(weights, target, ctx), weights, config, iteration)
     rates = [step_rate(config, learning, packed.minibatches)] * packed.minibatches * config.epochs
-    if learning == 1 and (warning := _rounding_warning(config, packed.minibatches)):
+    highest = shared_rate(config, config.learning_rate, packed.minibatches)
+    if learning == 1 and config.optimizer.master_dtype == "bf16" and (warning := step_warning(highest)):
         ctx.log.warning("%s", warning)
     job_settings = JobSettings(
         learning_rates=rates,
@@ -163,19 +164,9 @@ def finetune(
         epoch_seed=int(batch.digest[:_SEED_DIGITS], 16),
     )
     trained = train_and_publish(weights, folder / BATCH_FILE, job_settings, target, ctx, label=f"finetune {iteration}")
+    if learning == max(1, config.warmup_iterations):  # the first iteration with the highest rate
+        warn_of_rounding(trained, job_settings, "finetune.learning_rate", ctx)
     return _with_reference(trained, weights, config, iteration)
-
-
-def _rounding_warning(config: FinetuneConfig, minibatches: int) -> str | None:
-    """Returns a warning if most updates would be lost to rounding (see `stages.training.rounding`), else None.
-
-    LoRA gets no warning: a step of an adapter moves the published weights by another amount than the learning rate.
-    """
-    each_step = config.optimizer.master_dtype == "bf16"  # otherwise weights are rounded once, at the iteration's end
-    if (config.carry_state and not each_step) or config.trainable.parameters == "lora":
-        return None
-    highest = shared_rate(config, config.learning_rate, minibatches)
-    return rounding_warning(highest, minibatches * config.epochs, each_step=each_step)
 
 
 def _with_reference(trained: Weights, before: Weights, config: FinetuneConfig, iteration: int) -> Weights:

@@ -21,7 +21,7 @@ from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.texts.supervised import check_fits, check_round_trip
 from stages.training.job import EpochOrder, LossConfig, OptimizerConfig
-from stages.training.launch import JobSettings, Target, Weights, train_and_publish
+from stages.training.launch import JobSettings, Target, Weights, train_and_publish, warn_of_rounding
 
 REVISION = 1
 _OTHER_TEXTS = "choose another model, or another warm_start.text"
@@ -112,9 +112,10 @@ def warm_start(
     batch.check("warm start batch")
     batch_file = ctx.scratch / "warm-start.safetensors"
     batch_file.write_bytes(batch.to_bytes())
-    return train_and_publish(
-        Weights(weights), batch_file, job_settings_of(config), target, ctx, label="warm start"
-    ).checkpoint
+    job_settings = job_settings_of(config)
+    trained = train_and_publish(Weights(weights), batch_file, job_settings, target, ctx, label="warm start")
+    warn_of_rounding(trained, job_settings, "warm_start.learning_rate", ctx)
+    return trained.checkpoint
 
 
 def job_settings_of(config: WarmStartConfig) -> JobSettings:

@@ -216,7 +216,7 @@ def _first_learning_rate(record: IterationRecord) -> float | None:
 def _train_total(key: str, divisor: float = 1.0) -> MetricSource:
     def read(record: IterationRecord) -> float | None:
         totals = record.facts("finetune").get("totals", {})
-        return totals[key] / divisor if key in totals else None
+        return totals[key] / divisor if totals.get(key) is not None else None
 
     return MetricSource("finetune", read)
 
@@ -318,6 +318,9 @@ METRICS: tuple[Metric, ...] = (
            column="entropy", terminal=".3f", page=".3f", prefect=4, summary=True, plotted=True, tracker="entropy",
            compare=".3f"),
     Metric("grad_norm", "gradient norm", _step_mean("grad_norm"), tracker="grad_norm", compare=".3f"),
+    Metric("movement_lost", "movement of the weights lost to rounding", _train_total("movement_lost"),
+           column="rounded off", terminal=".0%", page=".1%", prefect=3, summary=True, tracker="movement_lost",
+           compare=".1%", presence=Presence.WHERE_KNOWN),
     Metric("ratio_mean", "mean importance ratio", _step_mean("ratio_mean"), compare=".4f"),
     Metric("ratio_max", "highest importance ratio", _step_max("ratio_max"), compare=".2f"),
     Metric("clip_low_fraction", "tokens clipped from below", _step_mean("clip_low_fraction"),

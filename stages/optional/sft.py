@@ -7,7 +7,6 @@ import polars as pl
 from pydantic import Field
 
 from artifacts.address import ArtifactAddress
-from artifacts.config import Config
 from artifacts.errors import NEW_RUN
 from artifacts.identity import Identity, settings_of
 from artifacts.reading import Artifact
@@ -20,14 +19,14 @@ from stages.models.tokenizers.chat import ChatTokenizer
 from stages.models.tokenizers.digest import tokenizer_digest
 from stages.texts.supervised import check_fits, check_round_trip, tokens_to_learn
 from stages.training.job import EpochOrder, LossConfig, OptimizerConfig
-from stages.training.launch import JobSettings, Target, Weights, train_and_publish
-from stages.training.trainable import TrainableConfig
+from stages.training.launch import JobSettings, Target, Weights, train_and_publish, warn_of_rounding
+from stages.training.trainable import TrainableConfig, TrainedConfig
 
 REVISION = 1
 _DROP = 'with distil.texts.untrainable = "drop"'
 
 
-class SftConfig(Config):
+class SftConfig(TrainedConfig):
     """Supervised fine-tuning on all texts of an artifact: cross-entropy on the texts, not on their prompts."""
 
     texts_per_step: int = Field(
@@ -37,7 +36,12 @@ class SftConfig(Config):
     epoch_order: EpochOrder = Field(
         default="shuffled", description="Mini-batches of the passes after the first: drawn again, or the same."
     )
-    learning_rate: float = Field(default=1e-5, gt=0, le=10.0, description="Highest learning rate.")
+    learning_rate: float = Field(
+        default=1e-5,
+        gt=0,
+        le=10.0,
+        description="Highest learning rate; 1e-4 if it is left out and `trainable` is LoRA.",
+    )
     schedule: Literal["constant", "linear", "cosine"] = Field(
         default="linear", description="After the warm-up, `linear` and `cosine` fall to 0 after the last step."
     )
@@ -104,7 +108,9 @@ def sft(
     batch.check("sft batch")
     batch_file = ctx.scratch / "sft.safetensors"
     batch_file.write_bytes(batch.to_bytes())
-    return train_and_publish(Weights(weights), batch_file, job_settings, target, ctx, label="sft").checkpoint
+    trained = train_and_publish(Weights(weights), batch_file, job_settings, target, ctx, label="sft")
+    warn_of_rounding(trained, job_settings, "distil.sft.learning_rate", ctx)
+    return trained.checkpoint
 
 
 def text_groups(texts: pl.DataFrame, tokenizer: ChatTokenizer, *, keep_tokens: bool) -> list[Group]:

@@ -18,6 +18,7 @@ from stages.models.shape import read_shape
 from stages.models.tensors import check_weights
 from stages.training.checkpointing.kept_steps import KeptSteps
 from stages.training.job import EpochOrder, LossConfig, OptimizerConfig, TrainJob, ValueJob
+from stages.training.rounding import lost_warning
 from stages.training.trainable import EVERYTHING, TrainableConfig
 
 
@@ -191,6 +192,23 @@ def train_and_publish(
     checkpoint = checkpoint_attempt.publish(facts, **target.inputs, state=state, values=values)
     kept.discard()
     return Weights(checkpoint, state, reference)
+
+
+def warn_of_rounding(trained: Weights, job_settings: JobSettings, setting: str, ctx: StageContext) -> None:
+    """Logs a warning if rounding to bf16 lost most of what a job trained.
+
+    Args:
+        trained: What the job published.
+        job_settings: How it was trained.
+        setting: Name of the learning rate in the recipe.
+        ctx: The context of the stage.
+    """
+    lost: float | None = Artifact.open(ctx.store, trained.checkpoint).manifest.facts["totals"]["movement_lost"]
+    if lost is None:
+        return
+    kept, lora = trained.state is not None, job_settings.trainable.parameters == "lora"
+    if warning := lost_warning(lost, setting, max(job_settings.learning_rates), kept=kept, lora=lora):
+        ctx.log.warning("%s", warning)
 
 
 def _label(state: Ref[TrainingState], job_settings: JobSettings) -> str:

@@ -83,6 +83,11 @@ class TrainTotals(Document):
     old_logprobs_s: float = Field(description="seconds for old and reference log-probabilities")
     train_s: float
     save_s: float
+    movement_lost: Measured = Field(
+        default=None,
+        description="share of the movement of the weights that was lost by rounding them to bf16, estimated from up to "
+        "65,536 weights of each matrix (see `stages.training.model.movement`); null = masters in bf16, or no movement",
+    )
 
 
 class TrainResult(Document):

@@ -1,10 +1,12 @@
-"""Estimates the share of the weights that an update changes if the result is rounded to bf16."""
+"""Warns of updates that rounding to bf16 mostly undoes: measured after a job, estimated where steps are rounded."""
 
 import math
 
 SPREAD = 0.02
 """Assumed standard deviation of weights (`initializer_range` of Qwen2.5 and Llama), since measuring it would mean
 reading every weight."""
+_LEAST_PUBLISHED = 0.5
+"""Share of the movement below which a warning is due."""
 
 
 def moved_share(max_change: float) -> float:
@@ -22,25 +24,42 @@ def moved_share(max_change: float) -> float:
     return math.erf(limit / (SPREAD * math.sqrt(2.0)))
 
 
-def rounding_warning(learning_rate: float, steps: int, *, each_step: bool) -> str | None:
-    """Returns a warning if rounding to bf16 between updates loses most of them, else None.
+def step_warning(learning_rate: float) -> str | None:
+    """Returns a warning if rounding masters in bf16 after each step undoes most of it, else None.
 
-    A step of AdamW moves a weight by about the learning rate at most. Masters in float32 are rounded once, after all
-    steps of the iteration; masters in bf16 are rounded after each step. The warning is returned if an update changes
-    less than half of the weights (see `moved_share`).
+    A step of AdamW moves a weight by about the learning rate at most. The warning is returned if it changes less than
+    half of the weights (see `moved_share`).
 
     Args:
         learning_rate: Highest learning rate of a step.
-        steps: Number of optimizer steps of an iteration.
-        each_step: Whether the masters are kept in bf16.
     """
-    share = moved_share(learning_rate * (1 if each_step else steps))
-    if share >= 0.5:
+    share = moved_share(learning_rate)
+    if share >= _LEAST_PUBLISHED:
         return None
-    rounded = "after each optimizer step" if each_step else f"after the {steps} optimizer steps of each iteration"
-    remedy = "optimizer.master_dtype = 'fp32'" if each_step else "finetune.carry_state = true"
     return (
-        f"finetune.learning_rate {learning_rate:.1e}: weights are rounded to bf16 {rounded}, where steps of this size "
-        f"move at most about {share:.0%} of them (of a typical size of {SPREAD:g}); unless this is meant, set {remedy} "
-        "or raise the rate"
+        f"finetune.learning_rate {learning_rate:.1e}: weights are rounded to bf16 after each optimizer step, where "
+        f"steps of this size move at most about {share:.0%} of them (of a typical size of {SPREAD:g}); unless this is "
+        "meant, set optimizer.master_dtype = 'fp32' or raise the rate"
+    )
+
+
+def lost_warning(lost: float, setting: str, learning_rate: float, *, kept: bool, lora: bool) -> str | None:
+    """Returns a warning if most of a job's movement was not published, else None.
+
+    Args:
+        lost: Share of the movement that rounding to bf16 lost (see `stages.training.model.movement`).
+        setting: Name of the learning rate in the recipe.
+        learning_rate: Highest learning rate of a step.
+        kept: Whether the next job continues from the weights before rounding.
+        lora: Whether adapters were trained.
+    """
+    if 1.0 - lost >= _LEAST_PUBLISHED:
+        return None
+    later = "it is published once later iterations have added enough to it" if kept else "it is lost for good"
+    state = " or finetune.carry_state = true" if setting.startswith("finetune.") and not kept else ""
+    ten = " (LoRA needs about ten times the rate of full weights)" if lora else ""
+    return (
+        f"{setting} {learning_rate:.1e}: the weights are rounded to bf16 when they are published, which lost "
+        f"{lost:.0%} of their movement, so that sampling and evaluation see little of it; {later}. Unless this is "
+        f"meant, set a higher rate{ten}{state}"
     )

@@ -1,10 +1,13 @@
 """Which parameters a recipe trains: settings and rules on parameter names. This module imports no torch.
 
-LoRA: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (arXiv 2106.09685).
+LoRA: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (arXiv 2106.09685). Its defaults are those of
+Schulman et al., "LoRA Without Regret" (Thinking Machines Lab, 2025): adapters on all linear maps of a layer, since
+those on attention alone learn less at any rank; alpha 32 over the rank, with which one learning rate fits all ranks;
+and about ten times the learning rate of full weights. For the policy gradient small ranks suffice.
 """
 
 import math
-from typing import Literal, Self
+from typing import Any, Literal, Self, cast
 
 from pydantic import Field, model_validator
 
@@ -48,7 +51,7 @@ class TrainableConfig(Config):
         default=32.0, gt=0.0, le=1e6, description="`lora`: the added matrices are scaled by alpha / rank"
     )
     projections: tuple[Projection, ...] = Field(
-        default=("q_proj", "v_proj"), min_length=1, description="`lora`: which linear maps of a layer are adapted"
+        default=tuple(PROJECTIONS), min_length=1, description="`lora`: which linear maps of a layer are adapted"
     )
 
     @model_validator(mode="after")
@@ -83,6 +86,28 @@ class TrainableConfig(Config):
 
 
 EVERYTHING = TrainableConfig()
+LORA_RATE_FACTOR = 10
+"""Learning rate of LoRA over that of full weights, if a recipe sets neither."""
+
+
+class TrainedConfig(Config):
+    """Base of configs with `learning_rate` and `trainable`: LoRA has a default rate of its own."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lora_rate(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or "learning_rate" in data:
+            return cast("Any", data)
+        settings = cast("dict[str, Any]", data)
+        trainable: Any = settings.get("trainable")
+        if isinstance(trainable, dict):
+            parameters = cast("dict[str, Any]", trainable).get("parameters")
+        else:
+            parameters = getattr(trainable, "parameters", None)
+        if parameters != "lora":
+            return settings
+        rate = LORA_RATE_FACTOR * cls.model_fields["learning_rate"].default
+        return {**settings, "learning_rate": round(rate, 12)}  # 10 * 1e-6 is not 1e-5 in floating point
 
 
 def is_adapter(name: str) -> bool:

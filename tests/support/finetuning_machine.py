@@ -84,6 +84,9 @@ class Machine:
         steps = Artifact.open(self.store, weights.checkpoint).manifest.facts["steps"]
         return [{key: value for key, value in step.items() if key not in ("seconds", "tokens_per_s")} for step in steps]
 
+    def movement_lost(self, weights: Weights) -> float | None:
+        return Artifact.open(self.store, weights.checkpoint).manifest.facts["totals"]["movement_lost"]
+
     def start(self, folder: Path) -> tuple[Weights, Ref[Batch]]:
         """Stores a model and a batch to begin with; writes the model below `folder`."""
         save_model(folder / "model", "Qwen2", tie_word_embeddings=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
@@ -75,6 +76,14 @@ def save_all(folder: Path, reference: Path, processes: int) -> None:
         weights.save_average(reference, 0.75, folder / f"{name}_average")
 
 
+def sample_all(folder: Path, processes: int) -> None:
+    """Saves the samples of the small models, as the last process has them (collective)."""
+    for name, trainable in TRAINED.items():
+        sample = random_weights(trainable, processes).sample()
+        if dist.get_rank() == processes - 1:
+            save_file(sample, folder / f"{name}_sample.safetensors")
+
+
 def make_source(folder: Path) -> None:
     """Makes `folder` and in it `source`, a folder of a model's files other than weights."""
     (folder / "source").mkdir(parents=True)
@@ -98,6 +107,7 @@ def _worker(rank: int, processes: int, folder: Path, large: bool) -> None:
     else:
         with Traffic() as traffic:
             save_all(folder, folder.parent / "one" / "everything", processes)
+        sample_all(folder, processes)
     (folder / f"rank-{rank}.json").write_text(json.dumps({"bytes": traffic.bytes, **measured}))
     dist.destroy_process_group()
 

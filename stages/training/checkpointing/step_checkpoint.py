@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from artifacts.errors import BadInputError
 from stages.training.job import TrainJob
@@ -16,6 +17,7 @@ from stages.training.trainer import Trainer
 
 STATE_FOLDER = "state"
 LOGPROBS_FILE = "logprobs.safetensors"
+START_FILE = "start.safetensors"
 STEPS_FILE = "steps.json"
 
 
@@ -26,11 +28,12 @@ class StepCheckpoints:
         job: The job, which names the inbox and, in its hardware, the interval.
         weights: The weights that are trained.
         trainer: The source of the log-probabilities under the starting weights and the reference.
+        start: Sample of the starting weights.
     """
 
-    def __init__(self, job: TrainJob, weights: TrainedWeights, trainer: Trainer) -> None:
+    def __init__(self, job: TrainJob, weights: TrainedWeights, trainer: Trainer, start: dict[str, Tensor]) -> None:
         self._inbox, self._every_s = job.step_checkpoints_dir, job.hardware.checkpoint_every_s
-        self._weights, self._trainer = weights, trainer
+        self._weights, self._trainer, self._start = weights, trainer, start
         self._written_at = time.monotonic()
 
     def due(self) -> bool:
@@ -57,16 +60,17 @@ class StepCheckpoints:
         logprobs = self._trainer.kept_logprobs()
         if dist.get_rank() == 0:
             save_file(logprobs, folder / LOGPROBS_FILE)
+            save_file(self._start, folder / START_FILE)
             (folder / STEPS_FILE).write_text(json.dumps([step.model_dump() for step in steps]))
         self._written_at = time.monotonic()
         return folder
 
 
-def resume(folder: Path, weights: TrainedWeights, trainer: Trainer) -> list[StepMetrics]:
+def resume(folder: Path, weights: TrainedWeights, trainer: Trainer) -> tuple[list[StepMetrics], dict[str, Tensor]]:
     """Restores weights, optimizer, log-probabilities and skipped steps from a step checkpoint (collective).
 
     Returns:
-        Metrics of the steps that were taken before.
+        Metrics of the steps that were taken before, and the sample of the starting weights.
 
     Raises:
         BadInputError: The folder is not a step checkpoint of this job.
@@ -78,4 +82,4 @@ def resume(folder: Path, weights: TrainedWeights, trainer: Trainer) -> list[Step
     except ValueError as error:
         raise BadInputError(str(folder / STEPS_FILE), f"unreadable ({error})", "metrics of the steps done") from error
     trainer.skipped = [step.step for step in steps if step.skipped]
-    return steps
+    return steps, load_file(folder / START_FILE)

@@ -27,11 +27,13 @@ from stages.training.checkpointing.checkpoint import StoredWeights, write_checkp
 from stages.training.checkpointing.state_files import HeartbeatLoadPlanner, HeartbeatSavePlanner, StateWriter
 from stages.training.job import Dtype, OptimizerConfig
 from stages.training.model.lora import initial_adapter, merged
+from stages.training.model.movement import sampled_rows
 from stages.training.model.placement import (
     compute_dtype,
     fill,
     fill_value_model,
     gather,
+    gather_rows,
     place,
     place_policy,
     torch_dtype,
@@ -174,6 +176,27 @@ class TrainedWeights:
                 parts[key] = tensor
             self._heartbeat()
         return merged(parts, self.trainable)[name] if parts else None
+
+    def sample(self) -> dict[str, Tensor]:
+        """Returns rows of the weights that can move, with adapters added in (collective).
+
+        Returns:
+            Rows by policy name (see `sampled_rows`), float32 on the CPU, equal on all processes. Empty with masters in
+            bf16: what their steps lose to rounding is gone before it could be seen.
+        """
+        sampled: dict[str, Tensor] = {}
+        for name, shape in self._shapes().items() if self.master_dtype == "fp32" else ():
+            stem = name.removesuffix(".weight")
+            adapters = [self.masters.get(f"{stem}.lora_{side}.weight") for side in "ab"]
+            if self.masters[name].requires_grad or adapters[0] is not None:
+                rows = sampled_rows(shape)
+                sampled[name] = gather_rows(self.masters[name], rows)
+                if adapters[0] is not None and adapters[1] is not None:
+                    a = gather_rows(adapters[0], torch.arange(adapters[0].shape[0]))
+                    b = gather_rows(adapters[1], rows)
+                    sampled[name] += self.trainable.alpha / self.trainable.rank * (b @ a)
+                self._heartbeat()
+        return sampled
 
     def _shapes(self) -> dict[str, torch.Size]:
         return {name: p.shape for name, p in self.masters.items() if not is_adapter(name)}

@@ -168,6 +168,32 @@ def gather(parameter: Tensor, dtype: torch.dtype) -> Tensor | None:
     return full.cpu()
 
 
+def gather_rows(parameter: Tensor, rows: Tensor) -> Tensor:
+    """Returns rows of a parameter, whole or sharded, as float32 on the CPU of every process (collective).
+
+    Args:
+        parameter: A vector or a matrix.
+        rows: [R] int64, ascending.
+    """
+    parameter = parameter.detach()
+    if not isinstance(parameter, DTensor):
+        return parameter[rows.to(parameter.device)].to("cpu", torch.float32)
+    own, rank = parameter.to_local(), dist.get_rank()
+    gathered = torch.zeros(rows.numel(), *parameter.shape[1:], dtype=torch.float32, device=own.device)
+    full = torch.empty(parameter.shape, device="meta")
+    parts = [_part(parameter, full, peer) for peer in range(rank + 1)]
+    start = int(parts[rank].storage_offset())
+    # Of equal parts, only the first one counts.
+    if own.numel() and all(int(part.storage_offset()) != start or not part.numel() for part in parts[:rank]):
+        first, column = divmod(start, full[0].numel()) if full.dim() > 1 else (start, 0)
+        inside = (rows >= first) & (rows < first + own.shape[0])
+        values = own[(rows[inside] - first).to(own.device)].float()
+        place_at = gathered[:, column : column + own.shape[1]] if full.dim() > 1 else gathered
+        place_at[inside.to(own.device)] = values
+    dist.all_reduce(gathered)
+    return gathered.cpu()
+
+
 def _transfer(operations: list[dist.P2POp]) -> None:
     if operations:
         for request in dist.batch_isend_irecv(operations):

@@ -5,16 +5,21 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from artifacts.config import Config
+from stages.training.trainable import TrainedConfig
 
 LEARNING_RATE_SETTINGS = ("learning_rate", "min_learning_rate", "schedule", "schedule_iterations", "warmup_iterations")
 """Settings that determine the learning rate of an iteration. The identity contains that rate instead of them."""
 
 
-class LearningRateConfig(Config):
+class LearningRateConfig(TrainedConfig):
     """Schedule of the learning rate over iterations, and its division over the steps of an iteration."""
 
-    learning_rate: float = Field(default=1e-6, gt=0, le=10.0, description="Highest learning rate of the schedule.")
+    learning_rate: float = Field(
+        default=1e-6,
+        gt=0,
+        le=10.0,
+        description="Highest learning rate of the schedule; 1e-5 if it is left out and `trainable` is LoRA.",
+    )
     schedule: Literal["constant", "linear", "cosine"] = Field(
         default="constant",
         description="How the learning rate falls to `min_learning_rate` until the end of `schedule_iterations`: "

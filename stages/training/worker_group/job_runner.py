@@ -13,6 +13,7 @@ from stages.models.shape import DecoderShape, read_shape
 from stages.training.checkpointing.step_checkpoint import StepCheckpoints, resume
 from stages.training.job import ScoreJob, TrainJob
 from stages.training.model.master_weights import TrainedWeights
+from stages.training.model.movement import movement_lost
 from stages.training.model.placement import check_value_head, compute_dtype, load_reference, shards
 from stages.training.results import StepMetrics, TrainTotals
 from stages.training.row_memory import check_rows_fit, free_bytes, least_activation_bytes_a_token
@@ -79,7 +80,7 @@ class JobRunner:
                 shape, job.hardware, self._device, sharded, job.trainable, self._heartbeat, job.optimizer.master_dtype
             )
         trainer = (ValueTrainer if job.value else Trainer)(weights, job, batch, self._heartbeat)
-        resumed = _load(job, weights, trainer)
+        resumed, start = _load(job, weights, trainer)
         token = least_activation_bytes_a_token(
             shape, job.trainable, weights.dtype.itemsize,
             checkpointing=job.hardware.activation_checkpointing, tensor_parallel=job.hardware.tensor_parallel,
@@ -103,7 +104,7 @@ class JobRunner:
                 trainer.compute_reference_logprobs(load_reference(*reference))
         trainer.write_values()
         recomputed = time.perf_counter()
-        steps, checkpoints = list(resumed), StepCheckpoints(job, weights, trainer)
+        steps, checkpoints = list(resumed), StepCheckpoints(job, weights, trainer, start)
         for number, rows in plan[len(resumed) :]:
             steps.append(trainer.step(number, rows, len(plan)))
             if first:
@@ -113,6 +114,7 @@ class JobRunner:
                 if first:
                     events.send("step_checkpoint", step=number + 1, folder=str(folder))
         trained = time.perf_counter()
+        lost = movement_lost(start, weights.sample())
         _save_or_report_full_disk(weights, job)
         self._weights = weights
         totals = TrainTotals(
@@ -124,6 +126,7 @@ class JobRunner:
             old_logprobs_s=recomputed - loaded,
             train_s=trained - recomputed,
             save_s=time.perf_counter() - trained,
+            movement_lost=lost,
         )
         if first:
             events.send("done", **totals.model_dump())
@@ -169,15 +172,21 @@ def _check_learning_rates(job: TrainJob, batch: TrainerBatch) -> None:
         )
 
 
-def _load(job: TrainJob, weights: TrainedWeights, trainer: Trainer) -> list[StepMetrics]:
-    """Loads the job's starting state and returns the metrics of the steps that it already contains."""
+def _load(
+    job: TrainJob, weights: TrainedWeights, trainer: Trainer
+) -> tuple[list[StepMetrics], dict[str, torch.Tensor]]:
+    """Loads the job's starting state.
+
+    Returns:
+        Metrics of the steps that it already contains, and a sample of the weights before the first of all steps.
+    """
     if job.resume_dir is not None:
         return resume(job.resume_dir, weights, trainer)
     if job.state_dir is not None:
         weights.load_state(job.state_dir)
     elif not job.warm:
         weights.load_checkpoint(job.checkpoint_dir)
-    return []
+    return [], weights.sample()
 
 
 def _save_or_report_full_disk(weights: TrainedWeights, job: TrainJob) -> None:

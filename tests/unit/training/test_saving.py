@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from huggingface_hub import save_torch_state_dict
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from stages.models.shape import read_shape
@@ -20,7 +21,7 @@ from stages.training.model.master_weights import TrainedWeights
 from stages.training.worker_group.hardware import TrainHardware
 from stages.training.worker_group.job_queue import JobQueue
 from tests.support.policies import load_policy, save_policy
-from tests.support.saving import SMALL_FILE, TRAINED, make_source, random_weights, save_all
+from tests.support.saving import SMALL_FILE, TRAINED, make_source, random_weights, sample_all, save_all
 from tests.support.tiers import long_except
 from tests.support.trees import save_model
 
@@ -90,6 +91,7 @@ def saved_by_one(world_of_one: None, tmp_path_factory: pytest.TempPathFactory) -
     folder = tmp_path_factory.mktemp("saved")
     make_source(folder / "one")
     save_all(folder / "one", folder / "one" / "everything", 1)
+    sample_all(folder / "one", 1)
     return folder
 
 
@@ -111,6 +113,9 @@ def test_several_processes_save_the_same_bytes_and_only_the_first_receives_any(
     for name in TRAINED:
         for out in (name, f"{name}_average"):
             assert _weights_in(folder / out) == _weights_in(saved_by_one / "one" / out)
+        mine, theirs = (load_file(place / f"{name}_sample.safetensors") for place in (saved_by_one / "one", folder))
+        assert mine.keys() == theirs.keys() and all(torch.equal(mine[key], theirs[key]) for key in mine)
+        assert len(mine) > 5
     first, *others = (json.loads((folder / f"rank-{rank}.json").read_text())["bytes"] for rank in range(processes))
     assert first.keys() == {"recv_"} and all(other.keys() == {"send"} for other in others)
     assert first["recv_"] == sum(other["send"] for other in others) > 0

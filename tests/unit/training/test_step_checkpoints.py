@@ -56,6 +56,8 @@ def test_another_machine_goes_on_where_one_was_killed(
     assert resumed.state is not None and undisturbed.state is not None
     assert resumed.state.digest == undisturbed.state.digest
     assert second.steps_of(resumed) == first.steps_of(undisturbed)
+    lost = second.movement_lost(resumed)
+    assert lost == first.movement_lost(undisturbed) and (lost is None) == (place == "token_reward"), "masters in bf16"
     assert not second.kept("killed")
     assert not second.log
 

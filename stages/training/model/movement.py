@@ -1,0 +1,41 @@
+"""The share of a job's movement of the weights that is lost when they are published in bf16."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+SAMPLE = 1 << 16
+"""Number of weights of a matrix that are looked at; of a larger one, evenly spaced rows of about this size in all."""
+
+
+def sampled_rows(shape: torch.Size) -> Tensor:
+    """Returns the rows (int64, ascending) of a weight that are looked at; a vector is looked at as a whole."""
+    rows = shape[0]
+    wanted = rows if len(shape) == 1 else min(rows, max(1, SAMPLE // max(1, shape[1:].numel())))
+    return torch.arange(wanted) * rows // max(1, wanted)
+
+
+def movement_lost(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> float | None:
+    """Returns the share of the movement of the weights that rounding to bf16 lost.
+
+    With weights w before and w' after the job, and r the rounding to bf16, the share is
+    1 - sum((r(w') - r(w)) (w' - w)) / sum((w' - w)^2): 0 if all of the movement is published, 1 if none is. To first
+    order, log-probabilities change by the product of the movement with the gradient that it follows, so the share is
+    also that of the change in log-probability. It is below 0 where rounding catches up with the movement of earlier
+    jobs.
+
+    Args:
+        before: Weights that would be published without the job, in float32, by name.
+        after: The same weights after the job.
+
+    Returns:
+        The share; None if no weight has moved.
+    """
+    published, moved = 0.0, 0.0
+    for name in sorted(before):  # one order, or a job that was resumed would differ in the last digits
+        old, new = before[name], after[name]
+        step = (new - old).double()
+        published += float(((new.bfloat16().double() - old.bfloat16().double()) * step).sum())
+        moved += float(step.square().sum())
+    return 1.0 - published / moved if moved else None
