@@ -4,6 +4,7 @@ import errno
 import os
 import secrets
 import stat
+import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
@@ -11,7 +12,16 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from artifacts.errors import SEE_DOCTOR, BadInputError, StoreError, TransientError
-from artifacts.store.keys import TEMPORARY_PREFIX, FileDigest, LeadsOutError, MissingKeyError, Progress, Stray, shown
+from artifacts.store.keys import (
+    TEMPORARY_PREFIX,
+    FileDigest,
+    LeadsOutError,
+    MissingKeyError,
+    Progress,
+    Stray,
+    Unfinished,
+    shown,
+)
 from artifacts.store.transfer import digest_of, write_hashed
 
 CHUNK_BYTES = 4 << 20
@@ -114,7 +124,8 @@ class DirectoryBackend:
         with self._failures(prefix or self.url):
             if prefix:
                 self._path(prefix)
-            strays = [(key, kind) for key, kind in _below(self._root, prefix) if kind is not _Kind.FILE]
+            files = (_Kind.FILE, _Kind.UNFINISHED)
+            strays = [(key, kind) for key, kind in _below(self._root, prefix) if kind not in files]
             return [Stray(shown(key), self._described(key, kind)) for key, kind in strays]
 
     def remove(self, keys: list[str]) -> None:
@@ -128,6 +139,18 @@ class DirectoryBackend:
             above, _, name = folder.rpartition("/")
             with suppress(OSError), self._opened(above) as opened:  # a folder that is not empty, or already removed
                 os.rmdir(name, dir_fd=opened)
+
+    def unfinished(self, prefix: str) -> list[Unfinished]:
+        writes: list[Unfinished] = []
+        with self._failures(prefix or self.url):
+            for key in (key for key, kind in _below(self._root, prefix) if kind is _Kind.UNFINISHED):
+                with suppress(FileNotFoundError):  # it has ended in the meantime
+                    status = os.lstat(self._root / key)
+                    writes.append(Unfinished(key, "", status.st_size, max(0.0, time.time() - status.st_mtime)))
+        return sorted(writes, key=lambda write: write.key)
+
+    def remove_unfinished(self, write: Unfinished) -> None:
+        self.remove([write.key])
 
     def send(self, local: Path, key: str, progress: Progress) -> FileDigest:
         with self._failures(key):
@@ -262,12 +285,13 @@ def _translated(error: OSError, place: str) -> Exception:
 
 class _Kind(Enum):
     FILE = "a file"
+    UNFINISHED = "an unfinished file"
     LINK = "a symbolic link"
     OTHER = "neither a file nor a folder"
 
 
 def _below(root: Path, prefix: str) -> Iterator[tuple[str, _Kind]]:
-    """Yields path from the root and kind of each entry below a prefix, except folders and unfinished files.
+    """Yields path from the root and kind of each entry below a prefix, except folders.
 
     Links are not followed.
     """
@@ -283,8 +307,8 @@ def _below(root: Path, prefix: str) -> Iterator[tuple[str, _Kind]]:
             yield from _below(root, key)
         elif not entry.is_file(follow_symlinks=False):
             yield key, _Kind.OTHER
-        elif not entry.name.startswith(TEMPORARY_PREFIX):
-            yield key, _Kind.FILE
+        else:
+            yield key, _Kind.UNFINISHED if entry.name.startswith(TEMPORARY_PREFIX) else _Kind.FILE
 
 
 def _synchronise(stream: IO[bytes]) -> None:

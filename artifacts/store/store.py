@@ -19,6 +19,7 @@ from artifacts.store.keys import (
     Progress,
     StartProgress,
     Stray,
+    Unfinished,
     check_key,
     check_prefix,
     is_key,
@@ -30,7 +31,17 @@ from artifacts.store.s3 import S3Backend
 from artifacts.store.s3_faults import S3Options
 from artifacts.store.transfer import digest_of, write_hashed
 
-__all__ = ["FileDigest", "LeadsOutError", "MissingKeyError", "Progress", "S3Options", "StartProgress", "Store", "Stray"]
+__all__ = [
+    "FileDigest",
+    "LeadsOutError",
+    "MissingKeyError",
+    "Progress",
+    "S3Options",
+    "StartProgress",
+    "Store",
+    "Stray",
+    "Unfinished",
+]
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
@@ -130,6 +141,18 @@ class Store:
         named = [key for key in self._backend.keys(prefix) if not is_key(key) and not key.endswith("/")]
         foreign = [Stray(shown(key), "a file whose name cannot be a key of a store") for key in named]
         return sorted([*self._backend.strays(prefix), *foreign])
+
+    def unfinished(self, prefix: str = "") -> list[Unfinished]:
+        """Returns the writes at and below a prefix that have not ended: multipart uploads and temporary files.
+
+        Raises:
+            StoreError: The server does not list uploads, or the credentials do not allow it.
+        """
+        return self._backend.unfinished(check_prefix(prefix))
+
+    def remove_unfinished(self, write: Unfinished) -> None:
+        """Removes the stored bytes of a write that was killed. A write that has ended meanwhile stays as it is."""
+        self._backend.remove_unfinished(write)
 
     def list(self, prefix: str = "") -> list[str]:
         """Returns the whole keys at and below a prefix, sorted, without strays and targets of symbolic links.
