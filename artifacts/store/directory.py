@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from artifacts.errors import SEE_DOCTOR, BadInputError, StoreError, TransientError
+from artifacts.full_disk import disk_full, is_full_disk, is_quota
 from artifacts.store.keys import (
     TEMPORARY_PREFIX,
     FileDigest,
@@ -26,7 +27,6 @@ from artifacts.store.transfer import digest_of, write_hashed
 
 CHUNK_BYTES = 4 << 20
 _FOLDER_ATTEMPTS = 20
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 
@@ -73,7 +73,7 @@ class DirectoryBackend:
             return stream.readall()
 
     def write(self, key: str, data: bytes) -> None:
-        with self._failures(key):
+        with self._failures(key, needed_bytes=len(data)):
             path = self._path(key)
             with self._temporary(path) as (temporary, stream):
                 stream.write(data)
@@ -82,7 +82,7 @@ class DirectoryBackend:
                 synchronise_folder(path.parent)
 
     def create(self, key: str, data: bytes) -> bool:
-        with self._failures(key):
+        with self._failures(key, needed_bytes=len(data)):
             path = self._path(key)
             if path.is_file():
                 return False
@@ -153,7 +153,7 @@ class DirectoryBackend:
         self.remove([write.key])
 
     def send(self, local: Path, key: str, progress: Progress) -> FileDigest:
-        with self._failures(key):
+        with self._failures(key, needed_bytes=local.stat().st_size):
             path = self._path(key)
             if path.exists() and path.samefile(local):  # the caller wrote it in place, through local_path
                 return digest_of(self.chunks(key), progress)
@@ -256,7 +256,7 @@ class DirectoryBackend:
         raise FileNotFoundError(errno.ENOENT, "another process keeps removing its folder", str(path))
 
     @contextmanager
-    def _failures(self, where: str, *, reading: bool = False) -> Generator[None]:
+    def _failures(self, where: str, *, reading: bool = False, needed_bytes: int | None = None) -> Generator[None]:
         """Translates errors of the operating system. A missing file is a MissingKeyError only if the store exists."""
         try:
             yield
@@ -264,15 +264,14 @@ class DirectoryBackend:
             place = where if where == self.url else f"{where} in {self.url}"
             if reading and error.errno in _ABSENT and self._usable():
                 raise MissingKeyError(place, "no such key") from error
+            if is_full_disk(error):
+                folder = self._root if where == self.url else (self._root / where).parent
+                raise disk_full(folder, needed_bytes, where, quota=is_quota(error)) from error
             raise _translated(error, place) from error
 
 
 def _translated(error: OSError, place: str) -> Exception:
     reason = f"{error.strerror or error} [{errno.errorcode.get(error.errno or 0, '?')}]"
-    if error.errno in _NO_SPACE:
-        return StoreError(
-            place, f"no space left: {reason}", "", f"free space or prune old runs, then retry; {SEE_DOCTOR}"
-        )
     if error.errno in _NOT_ALLOWED:
         remedy = f"check owner, mode and mount options; {SEE_DOCTOR}"
         return StoreError(place, f"not writable or not readable: {reason}", "", remedy)

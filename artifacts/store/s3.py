@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ class S3Backend:
         writes: list[Unfinished] = []
         more: dict[str, Any] = {}
         while True:
-            page, more = self._s3.retried(lambda more=more: self._s3.uploads(prefix, more), prefix)
+            page, more = self._s3.retried(partial(self._s3.uploads, prefix, more), prefix)
             for key, upload, age_s in page:
                 if not prefix or key == prefix or key.startswith(f"{prefix}/"):
                     with suppress(MissingKeyError):  # it has ended in the meantime
@@ -117,7 +118,7 @@ class S3Backend:
     def _uploaded_bytes(self, key: str, upload: str) -> int:
         total, after = 0, 0
         while True:
-            size_bytes, following = self._s3.retried(lambda after=after: self._s3.parts_after(key, upload, after), key)
+            size_bytes, following = self._s3.retried(partial(self._s3.parts_after, key, upload, after), key)
             total += size_bytes
             if following is None:
                 return total

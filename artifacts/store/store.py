@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from artifacts.errors import SEE_DOCTOR, BadInputError, IntegrityError, StoreError
+from artifacts.full_disk import disk_full, is_full_disk, is_quota
 from artifacts.store.directory import DirectoryBackend
 from artifacts.store.keys import (
     TEMPORARY_PREFIX,
@@ -214,6 +215,8 @@ class Store:
                 raise IntegrityError(f"{key} in {self.url}", str(digest), str(expect), remedy)
             temporary.replace(local)
         except OSError as error:
+            if is_full_disk(error):
+                raise disk_full(local.parent, expect.size_bytes, key, quota=is_quota(error)) from error
             reason = f"cannot be written: {error.strerror}"
             raise StoreError(str(local), reason, "", f"check space and rights; {SEE_DOCTOR}") from error
         finally:

@@ -8,12 +8,15 @@ import gc
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 
 from cyclopts import App, CycloptsError, Parameter
 
-from artifacts.errors import BadInputError, DeerstalkerError, IdentityMismatchError
+from artifacts.errors import BadInputError, DeerstalkerError, DiskFullError, IdentityMismatchError
+from artifacts.full_disk import disk_full, folder_of, is_full_disk, is_quota, nearly_full
 from flows.cli.console.arguments import check_arguments, exact_number
 from flows.cli.console.usage import usage_error
 from flows.cli.console.version import version
@@ -125,6 +128,10 @@ def run_command(arguments: Sequence[str]) -> int:
 
             print(visible("".join(traceback.format_exception(error))), file=sys.stderr, end="")
         print(f"error: {one_line(text, _LONGEST_ERROR)}", file=sys.stderr)
+        if isinstance(error, OSError) and is_full_disk(
+            error
+        ):  # the rest of what the command has printed may not fit either
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return status
     finally:
         _sweep()
@@ -150,9 +157,20 @@ def _explain(error: BaseException) -> tuple[int, str]:
             return INTERRUPTED, "interrupted; the same command continues where it stopped"
         case Terminated():
             return TERMINATED, "terminated; the same command continues where it stopped"
+        case _ if is_full_disk(error):
+            return FAILED, str(_full_disk(error))
         case _:
             message = " ".join(str(error).split())
             return FAILED, f"internal: {type(error).__name__}: {message}; run again with --debug to see where"
+
+
+def _full_disk(error: BaseException) -> DiskFullError:
+    """Returns the error that names the full disk; an error of the operating system often does not name the file."""
+    full = [folder for folder in (Path.cwd(), Path(tempfile.gettempdir())) if nearly_full(folder)]
+    if folder := folder_of(error) or next(iter(full), None):
+        return disk_full(folder, quota=is_quota(error))
+    where = "the disk to which this command writes"
+    return DiskFullError(where, "no space left", "room for its output", "free some space, or write to another disk")
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

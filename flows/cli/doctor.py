@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from artifacts.errors import BadInputError, DeerstalkerError
+from artifacts.full_disk import disk_full, is_full_disk, is_quota
 from artifacts.store.location import DEFAULT_STORE
 from flows.cli.console.options import (
     OUTPUT,
@@ -191,6 +192,8 @@ def _write(option: str, path: Path, content: bytes) -> None:
     try:
         path.write_bytes(content)
     except OSError as error:
+        if is_full_disk(error):
+            raise disk_full(path.parent, len(content), quota=is_quota(error)) from error
         raise BadInputError(option, f"{path} ({error.strerror})", "a new file in a folder that exists") from error
 
 

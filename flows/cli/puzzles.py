@@ -13,6 +13,7 @@ from cyclopts import App, Parameter
 
 from artifacts.documents.suggestions import did_you_mean
 from artifacts.errors import BadInputError, StoreError
+from artifacts.full_disk import disk_full, is_full_disk, is_quota
 from artifacts.refs import Ref
 from artifacts.store.keys import TEMPORARY_PREFIX, shown
 from artifacts.store.store import Store
@@ -156,6 +157,8 @@ def _check_writable(path: Path) -> None:
 
 
 def _unwritable(path: Path, error: OSError) -> StoreError:
+    if is_full_disk(error):
+        return disk_full(path.parent, quota=is_quota(error))
     return StoreError(f"--out {path}", f"cannot be written ({error.strerror})", "a file to write")
 
 
