@@ -57,5 +57,9 @@ class StoreError(DeerstalkerError):
     """The store refused a request or could not be reached, and an immediate retry will not help."""
 
 
+class DiskFullError(StoreError):
+    """A disk has no room for a file; a retry fails until somebody frees space (see `artifacts.full_disk`)."""
+
+
 class TransientError(DeerstalkerError):
     """Another system failed temporarily. This is the only kind of error after which a stage is retried."""

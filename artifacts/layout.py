@@ -31,6 +31,11 @@ def is_ours(key: str) -> bool:
     return (first in TOPS and rest.endswith("/manifest.json")) or bool(_RECIPE.fullmatch(key))
 
 
+def is_within(key: str) -> bool:
+    """Returns whether a key is below one of a store's own folders; a bucket or a folder may hold other things."""
+    return key.partition("/")[0] in (RUNS, *_SHARED)
+
+
 def is_sealed(key: str) -> bool:
     """Returns whether a key is that of a file with its own checksum: a run's pointer or a request to redo stages."""
     return bool(_SEALED.fullmatch(key))

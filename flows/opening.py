@@ -205,7 +205,8 @@ def opened_stages(store: Store, profile: Profile) -> Generator[Stages]:
             StageContext(store, scratch.path, profile, live.progress, log, use_gpu=permit.take) as ctx,
         ):
             permit.enders.append(ctx.close)
-            yield Stages(ctx, live, permit)
+            with ctx.disks.explaining():
+                yield Stages(ctx, live, permit)
     except DeerstalkerError as error:
         if str(scratch.path) in str(error):  # the error names a log of the engine or the trainer
             scratch.remove_all_but_logs()

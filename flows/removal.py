@@ -1,16 +1,19 @@
 """Removes folders of artifacts, and old training states of a run."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from artifacts.layout import RunLayout
+from artifacts.layout import RunLayout, is_within
 from artifacts.manifest import MANIFEST_NAME, Manifest, Pruned
 from artifacts.reading import Artifact
 from artifacts.refs import Decision, TrainingState
-from artifacts.store.store import Store
+from artifacts.store.store import Store, Unfinished
 from stages.statistics.records import read_decision
 from stages.training.launch import state_beside
+
+LOST_AFTER_S = 24 * 3600.0
+"""Age after which a write counts as lost. A process that still writes would have to send one file for a day."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,28 @@ def remove(store: Store, removals: Iterable[Removal], rule: object) -> None:
             marked = item.manifest.model_copy(update={"pruned": pruned})
             store.write_bytes(f"{item.key}/{MANIFEST_NAME}", marked.to_bytes())
         store.delete(item.folder)
+
+
+def unfinished_writes(store: Store, runs: Sequence[str] = ()) -> list[Unfinished]:
+    """Returns the writes of a store's own files that have not ended: under way, or left by processes that were killed.
+
+    Args:
+        runs: Names of runs; the whole store if empty.
+
+    Raises:
+        StoreError: The server does not list uploads, or the credentials do not allow it.
+    """
+    prefixes = [RunLayout(run).root for run in runs] or [""]
+    return [write for prefix in prefixes for write in store.unfinished(prefix) if is_within(write.key)]
+
+
+def lost(writes: Iterable[Unfinished], older_than_s: float = LOST_AFTER_S) -> list[Unfinished]:
+    """Returns the writes that are so old that their processes must have been killed.
+
+    Args:
+        older_than_s: Age in seconds.
+    """
+    return [write for write in writes if write.age_s >= older_than_s]
 
 
 class OldStates:

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from artifacts.address import Attempt
 from artifacts.config import Config
+from artifacts.full_disk import DiskWatch
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref
 from artifacts.store.progress import ProgressReport, watched
@@ -109,6 +110,7 @@ class StageContext:
         progress: Function that long stages call with `(label, done, total, figures)`.
         log: Logger of the stages.
         pool: Processes for work in pure Python; they end with this process, however it ends.
+        disks: Watches the disks to which stages and child processes write.
         sampling: Lock that a stage holds while it samples from the engine with its weights.
 
     Args:
@@ -138,6 +140,11 @@ class StageContext:
         self.downloads.mkdir(parents=True, exist_ok=True)
         self._read, self._older = set[str](), set[str]()
         self.pool = Pool(profile.workers)
+        self.disks = DiskWatch(
+            folder
+            for folder in (store.local_path("runs"), scratch, profile.trainer.shared_dir, Path.home(), Path("/dev/shm"))
+            if folder is not None
+        )
 
     @property
     def engine(self) -> Engine:
@@ -226,9 +233,11 @@ class StageContext:
             worker_group.stop()
 
     def __enter__(self) -> Self:
+        self.disks.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.disks.__exit__(kind, error, trace)
         self.close(at_once=kind is not None and not issubclass(kind, Exception))

@@ -4,6 +4,7 @@ import errno
 import os
 import secrets
 import stat
+import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
@@ -11,13 +12,22 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from artifacts.errors import SEE_DOCTOR, BadInputError, IntegrityError, StoreError, TransientError
+from artifacts.full_disk import disk_full, is_full_disk, is_quota
 from artifacts.input_files import LARGEST_WEIGHTS, UnfitInputError, open_regular, read_regular
-from artifacts.store.keys import TEMPORARY_PREFIX, FileDigest, LeadsOutError, MissingKeyError, Progress, Stray, shown
+from artifacts.store.keys import (
+    TEMPORARY_PREFIX,
+    FileDigest,
+    LeadsOutError,
+    MissingKeyError,
+    Progress,
+    Stray,
+    Unfinished,
+    shown,
+)
 from artifacts.store.transfer import digest_of, write_hashed
 
 CHUNK_BYTES = 4 << 20
 _FOLDER_ATTEMPTS = 20
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 
@@ -64,7 +74,7 @@ class DirectoryBackend:
             return read_regular(name, most_bytes, folder=folder)
 
     def write(self, key: str, data: bytes) -> None:
-        with self._failures(key):
+        with self._failures(key, needed_bytes=len(data)):
             path = self._path(key)
             with self._temporary(path) as (temporary, stream):
                 stream.write(data)
@@ -73,7 +83,7 @@ class DirectoryBackend:
                 synchronise_folder(path.parent)
 
     def create(self, key: str, data: bytes) -> bool:
-        with self._failures(key):
+        with self._failures(key, needed_bytes=len(data)):
             path = self._path(key)
             if path.is_file():
                 return False
@@ -119,7 +129,8 @@ class DirectoryBackend:
         with self._failures(prefix or self.url):
             if prefix:
                 self._path(prefix)
-            strays = [(key, kind) for key, kind in _below(self._root, prefix) if kind is not _Kind.FILE]
+            files = (_Kind.FILE, _Kind.UNFINISHED)
+            strays = [(key, kind) for key, kind in _below(self._root, prefix) if kind not in files]
             return [Stray(shown(key), self._described(key, kind)) for key, kind in strays]
 
     def remove(self, keys: list[str]) -> None:
@@ -134,8 +145,20 @@ class DirectoryBackend:
             with suppress(OSError), self._opened(above) as opened:  # a folder that is not empty, or already removed
                 os.rmdir(name, dir_fd=opened)
 
+    def unfinished(self, prefix: str) -> list[Unfinished]:
+        writes: list[Unfinished] = []
+        with self._failures(prefix or self.url):
+            for key in (key for key, kind in _below(self._root, prefix) if kind is _Kind.UNFINISHED):
+                with suppress(FileNotFoundError):  # it has ended in the meantime
+                    status = os.lstat(self._root / key)
+                    writes.append(Unfinished(key, "", status.st_size, max(0.0, time.time() - status.st_mtime)))
+        return sorted(writes, key=lambda write: write.key)
+
+    def remove_unfinished(self, write: Unfinished) -> None:
+        self.remove([write.key])
+
     def send(self, local: Path, key: str, progress: Progress) -> FileDigest:
-        with self._failures(key):
+        with self._failures(key, needed_bytes=local.stat().st_size):
             path = self._path(key)
             if path.exists() and path.samefile(local):  # the caller wrote it in place, through local_path
                 return digest_of(self.chunks(key), progress)
@@ -249,7 +272,7 @@ class DirectoryBackend:
         raise FileNotFoundError(errno.ENOENT, "another process keeps removing its folder", str(path))
 
     @contextmanager
-    def _failures(self, where: str, *, reading: bool = False) -> Generator[None]:
+    def _failures(self, where: str, *, reading: bool = False, needed_bytes: int | None = None) -> Generator[None]:
         """Translates errors of the operating system. A missing file is a MissingKeyError only if the store exists."""
         place = where if where == self.url else f"{where} in {self.url}"
         try:
@@ -260,15 +283,14 @@ class DirectoryBackend:
         except OSError as error:
             if reading and error.errno in _ABSENT and self._usable():
                 raise MissingKeyError(place, "no such key") from error
+            if is_full_disk(error):
+                folder = self._root if where == self.url else (self._root / where).parent
+                raise disk_full(folder, needed_bytes, where, quota=is_quota(error)) from error
             raise _translated(error, place) from error
 
 
 def _translated(error: OSError, place: str) -> Exception:
     reason = f"{error.strerror or error} [{errno.errorcode.get(error.errno or 0, '?')}]"
-    if error.errno in _NO_SPACE:
-        return StoreError(
-            place, f"no space left: {reason}", "", f"free space or prune old runs, then retry; {SEE_DOCTOR}"
-        )
     if error.errno in _NOT_ALLOWED:
         remedy = f"check owner, mode and mount options; {SEE_DOCTOR}"
         return StoreError(place, f"not writable or not readable: {reason}", "", remedy)
@@ -281,12 +303,13 @@ def _translated(error: OSError, place: str) -> Exception:
 
 class _Kind(Enum):
     FILE = "a file"
+    UNFINISHED = "an unfinished file"
     LINK = "a symbolic link"
     OTHER = "neither a file nor a folder"
 
 
 def _below(root: Path, prefix: str) -> Iterator[tuple[str, _Kind]]:
-    """Yields path from the root and kind of each entry below a prefix, except folders and unfinished files.
+    """Yields path from the root and kind of each entry below a prefix, except folders.
 
     Links are not followed.
     """
@@ -302,8 +325,8 @@ def _below(root: Path, prefix: str) -> Iterator[tuple[str, _Kind]]:
             yield from _below(root, key)
         elif not entry.is_file(follow_symlinks=False):
             yield key, _Kind.OTHER
-        elif not entry.name.startswith(TEMPORARY_PREFIX):
-            yield key, _Kind.FILE
+        else:
+            yield key, _Kind.UNFINISHED if entry.name.startswith(TEMPORARY_PREFIX) else _Kind.FILE
 
 
 def _synchronise(stream: IO[bytes]) -> None:

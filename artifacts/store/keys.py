@@ -44,6 +44,23 @@ class Stray:
 
 
 @dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A write that has not ended: it is under way, or its process was killed and its bytes stay until they are removed.
+
+    Attributes:
+        key: Key that is written; of a write to a directory store, the temporary file.
+        upload: Id of the multipart upload; empty for a file.
+        size_bytes: Bytes that are stored so far.
+        age_s: Seconds since it began, by the clock of the S3 server; of a file, since its last change.
+    """
+
+    key: str
+    upload: str
+    size_bytes: int
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class FileDigest:
     """Checksum and size of the content of one file.
 
@@ -138,6 +155,10 @@ class Backend(Protocol):
     def strays(self, prefix: str) -> list[Stray]: ...
 
     def remove(self, keys: list[str]) -> None: ...
+
+    def unfinished(self, prefix: str) -> list[Unfinished]: ...
+
+    def remove_unfinished(self, write: Unfinished) -> None: ...
 
     def send(self, local: Path, key: str, progress: Progress) -> FileDigest: ...
 

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from artifacts.store.keys import FileDigest, MissingKeyError, Progress, Stray, too_large
+from artifacts.store.keys import FileDigest, MissingKeyError, Progress, Stray, Unfinished, too_large
 
 _CHUNK_BYTES = 4 << 20
 _STORES: dict[str, dict[str, bytes]] = {}
@@ -60,6 +60,12 @@ class MemoryBackend:
         with _LOCK:
             for key in keys:
                 self._content.pop(key, None)
+
+    def unfinished(self, prefix: str) -> list[Unfinished]:
+        return []
+
+    def remove_unfinished(self, write: Unfinished) -> None:
+        """Does nothing: a write ends at once."""
 
     def send(self, local: Path, key: str, progress: Progress) -> FileDigest:
         data = local.read_bytes()

@@ -14,7 +14,7 @@ from typing import Any
 
 from artifacts.errors import SEE_DOCTOR, DeerstalkerError, IntegrityError, StoreError, TransientError
 from artifacts.input_files import LARGEST_DOCUMENT
-from artifacts.store.keys import FileDigest, MissingKeyError, Progress, Stray
+from artifacts.store.keys import FileDigest, MissingKeyError, Progress, Stray, Unfinished
 from artifacts.store.s3_faults import S3Options, error_code, with_retries
 from artifacts.store.s3_requests import S3Requests, content_md5
 
@@ -107,6 +107,31 @@ class S3Backend:
         for start in range(0, len(keys), _DELETE_BATCH):
             batch = keys[start : start + _DELETE_BATCH]
             self._s3.retried(lambda batch=batch: self._s3.delete(batch), batch[0])
+
+    def unfinished(self, prefix: str) -> list[Unfinished]:
+        writes: list[Unfinished] = []
+        more: dict[str, Any] = {}
+        while True:
+            page, more = self._s3.retried(partial(self._s3.uploads, prefix, more), prefix)
+            for key, upload, age_s in page:
+                if not prefix or key == prefix or key.startswith(f"{prefix}/"):
+                    with suppress(MissingKeyError):  # it has ended in the meantime
+                        writes.append(Unfinished(key, upload, self._uploaded_bytes(key, upload), age_s))
+            if not more:
+                return sorted(writes, key=lambda write: (write.key, write.upload))
+
+    def _uploaded_bytes(self, key: str, upload: str) -> int:
+        total, after = 0, 0
+        while True:
+            size_bytes, following = self._s3.retried(partial(self._s3.parts_after, key, upload, after), key)
+            total += size_bytes
+            if following is None:
+                return total
+            after = following
+
+    def remove_unfinished(self, write: Unfinished) -> None:
+        with suppress(MissingKeyError):
+            self._s3.retried(lambda: self._s3.abort(write.key, write.upload), write.key)
 
     def send(self, local: Path, key: str, progress: Progress) -> FileDigest:
         size_bytes = local.stat().st_size
@@ -254,11 +279,7 @@ class S3Backend:
         return {name.lower(): value for name, value in metadata.items()}.get(_UPLOAD_MARK) == mark
 
     def _abort(self, key: str, upload: str) -> None:
-        with_retries(
-            lambda: self._s3.call("abort_multipart_upload", Key=self._s3.prefix + key, UploadId=upload),
-            self._s3.place(key),
-            retry_for_s=1.0,
-        )
+        with_retries(lambda: self._s3.abort(key, upload), self._s3.place(key), retry_for_s=1.0)
 
     def refuses_second_create(self) -> bool:
         """Returns whether the server refuses to create an object twice; it is tried once per endpoint and bucket."""

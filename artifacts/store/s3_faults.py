@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-from artifacts.errors import SEE_DOCTOR, DeerstalkerError, StoreError, TransientError
+from artifacts.errors import SEE_DOCTOR, DeerstalkerError, DiskFullError, StoreError, TransientError
 from artifacts.store.keys import MissingKeyError
 
 _log = logging.getLogger("deerstalker.store")
@@ -143,9 +143,8 @@ def _translate_answer(cause: Any, where: str) -> DeerstalkerError:
     message = str(cause.response.get("Error", {}).get("Message") or "")[:200]
     problem = f"{code} (HTTP {status}){': ' + message if message else ''}"
     if code in _FULL_CODES or status == 507:
-        return StoreError(
-            where, f"no space left: {problem}", "", f"free space or prune old runs, then retry; {SEE_DOCTOR}"
-        )
+        remedy = "free space there (`deerstalker prune` lists artifacts that may be removed), then retry"
+        return DiskFullError(where, f"no space left: {problem}", "room for the object", f"{remedy}; {SEE_DOCTOR}")
     if code in _PASSING_CODES or status in (408, 425, 429) or (status >= 500 and status != 501):
         return TransientError(where, problem)
     if code == "NoSuchKey":

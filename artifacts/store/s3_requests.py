@@ -7,6 +7,7 @@ import re
 import threading
 import weakref
 from collections.abc import Callable
+from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -135,6 +136,65 @@ class S3Requests:
             problem = f"not deleted: {error.get('Code')}: {error.get('Message')}"
             kind = StoreError if error.get("Code") == "AccessDenied" else TransientError
             raise kind(self.place(str(error.get("Key"))), problem)
+
+    def uploads(self, prefix: str, more: dict[str, Any]) -> tuple[list[tuple[str, str, float]], dict[str, Any]]:
+        """Returns a page of the multipart uploads that have not ended, of keys that begin with `prefix`.
+
+        Args:
+            prefix: Beginning of the keys.
+            more: Empty for the first page, or what the page before returned.
+
+        Returns:
+            Key, id of the upload, and its age in seconds by the server's clock, for each; and the arguments of the next
+            page, empty after the last.
+        """
+        page = self.call("list_multipart_uploads", Prefix=self.prefix + prefix, **more)
+        date = page["ResponseMetadata"]["HTTPHeaders"].get("date")
+        if date is None:
+            raise StoreError(self.url, "an answer without a date", "an S3 endpoint", "check its address")
+        now = parsedate_to_datetime(date)
+        uploads = [
+            (
+                str(entry["Key"])[len(self.prefix) :],
+                str(entry["UploadId"]),
+                max(0.0, (now - entry["Initiated"]).total_seconds()),
+            )
+            for entry in page.get("Uploads", [])
+            if str(entry["Key"]).startswith(self.prefix)
+        ]
+        if not page.get("IsTruncated"):
+            return uploads, {}
+        return uploads, {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
+    def parts_after(self, key: str, upload: str, number: int) -> tuple[int, int | None]:
+        """Returns the total size of a page of an upload's parts, and its last number if another page follows.
+
+        Args:
+            number: Last part number of the page before; 0 for the first page.
+
+        Raises:
+            MissingKeyError: The upload has ended.
+        """
+        marker = {"PartNumberMarker": number} if number else {}
+        page = self._of_upload("list_parts", key, upload, **marker)
+        following = int(page["NextPartNumberMarker"]) if page.get("IsTruncated") else None
+        return sum(int(part["Size"]) for part in page.get("Parts", [])), following
+
+    def abort(self, key: str, upload: str) -> None:
+        """Ends a multipart upload and removes its parts.
+
+        Raises:
+            MissingKeyError: The upload has ended.
+        """
+        self._of_upload("abort_multipart_upload", key, upload)
+
+    def _of_upload(self, method: str, key: str, upload: str, **arguments: Any) -> Any:
+        try:
+            return self.call(method, Key=self.prefix + key, UploadId=upload, **arguments)
+        except Exception as error:
+            if error_code(error) == "NoSuchUpload":
+                raise MissingKeyError(self.place(key), "no such upload") from error
+            raise
 
     def call(self, method: str, *, read: int | None = None, **arguments: Any) -> Any:
         """Makes one request and returns the answer.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from artifacts.errors import SEE_DOCTOR, BadInputError, IntegrityError, StoreError
+from artifacts.full_disk import disk_full, is_full_disk, is_quota
 from artifacts.input_files import LARGEST_DOCUMENT, LARGEST_WEIGHTS
 from artifacts.store.directory import DirectoryBackend
 from artifacts.store.keys import (
@@ -20,6 +21,7 @@ from artifacts.store.keys import (
     Progress,
     StartProgress,
     Stray,
+    Unfinished,
     check_key,
     check_prefix,
     is_key,
@@ -31,7 +33,17 @@ from artifacts.store.s3 import S3Backend
 from artifacts.store.s3_faults import S3Options
 from artifacts.store.transfer import digest_of, write_hashed
 
-__all__ = ["FileDigest", "LeadsOutError", "MissingKeyError", "Progress", "S3Options", "StartProgress", "Store", "Stray"]
+__all__ = [
+    "FileDigest",
+    "LeadsOutError",
+    "MissingKeyError",
+    "Progress",
+    "S3Options",
+    "StartProgress",
+    "Store",
+    "Stray",
+    "Unfinished",
+]
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
@@ -137,6 +149,18 @@ class Store:
         foreign = [Stray(shown(key), "a file whose name cannot be a key of a store") for key in named]
         return sorted([*self._backend.strays(prefix), *foreign])
 
+    def unfinished(self, prefix: str = "") -> list[Unfinished]:
+        """Returns the writes at and below a prefix that have not ended: multipart uploads and temporary files.
+
+        Raises:
+            StoreError: The server does not list uploads, or the credentials do not allow it.
+        """
+        return self._backend.unfinished(check_prefix(prefix))
+
+    def remove_unfinished(self, write: Unfinished) -> None:
+        """Removes the stored bytes of a write that was killed. A write that has ended meanwhile stays as it is."""
+        self._backend.remove_unfinished(write)
+
     def list(self, prefix: str = "") -> list[str]:
         """Returns the whole keys at and below a prefix, sorted, without strays and targets of symbolic links.
 
@@ -211,6 +235,8 @@ class Store:
                 raise IntegrityError(f"{key} in {self.url}", str(digest), str(expect), remedy)
             temporary.replace(local)
         except OSError as error:
+            if is_full_disk(error):
+                raise disk_full(local.parent, expect.size_bytes, key, quota=is_quota(error)) from error
             reason = f"cannot be written: {error.strerror}"
             raise StoreError(str(local), reason, "", f"check space and rights; {SEE_DOCTOR}") from error
         finally:

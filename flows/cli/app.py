@@ -7,11 +7,14 @@ modules import slow packages (Prefect, polars) inside of functions, so that a he
 import gc
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from cyclopts import App, CycloptsError, Parameter
 
-from artifacts.errors import INDENT, BadInputError, DeerstalkerError, IdentityMismatchError
+from artifacts.errors import INDENT, BadInputError, DeerstalkerError, DiskFullError, IdentityMismatchError
+from artifacts.full_disk import disk_full, folder_of, is_full_disk, is_quota, nearly_full
 from flows.cli.console.arguments import check_arguments, exact_number
 from flows.cli.console.interrupts import INTERRUPTED, TERMINATED, Interrupts, Terminated, leave
 from flows.cli.console.usage import usage_error
@@ -138,6 +141,9 @@ def run_command(arguments: Sequence[str], interrupted: Callable[[], int | None] 
         print(f"error: {one_line(text, _LONGEST_ERROR)}", file=sys.stderr)
         for line in tail:
             print(f"{INDENT}{one_line(line)}", file=sys.stderr)
+        if isinstance(error, OSError) and is_full_disk(error):
+            # The rest of what the command has printed may not fit either.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return status
     finally:
         _sweep()
@@ -159,6 +165,17 @@ def _explain(error: BaseException) -> tuple[int, str]:
             return BAD_USAGE, error.line
         case DeerstalkerError():
             return FAILED, error.line
+        case _ if is_full_disk(error):
+            return FAILED, _full_disk(error).line
         case _:
             message = " ".join(str(error).split())
             return FAILED, f"internal: {type(error).__name__}: {message}; run again with --debug to see where"
+
+
+def _full_disk(error: BaseException) -> DiskFullError:
+    """Returns the error that names the full disk; an error of the operating system often does not name the file."""
+    full = [folder for folder in (Path.cwd(), Path(tempfile.gettempdir())) if nearly_full(folder)]
+    if folder := folder_of(error) or next(iter(full), None):
+        return disk_full(folder, quota=is_quota(error))
+    where = "the disk to which this command writes"
+    return DiskFullError(where, "no space left", "room for its output", "free some space, or write to another disk")

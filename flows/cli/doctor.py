@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from artifacts.documents.parsing import exists
 from artifacts.errors import BadInputError, DeerstalkerError
+from artifacts.full_disk import disk_full, is_full_disk, is_quota
 from artifacts.store.location import DEFAULT_STORE
 from flows.cli.console.options import (
     OUTPUT,
@@ -193,6 +194,8 @@ def _write(option: str, path: Path, content: bytes) -> None:
     try:
         path.write_bytes(content)
     except (OSError, ValueError) as error:  # ValueError: a path with the character 0
+        if is_full_disk(error):
+            raise disk_full(path.parent, len(content), quota=is_quota(error)) from error
         reason = error.strerror if isinstance(error, OSError) else error
         raise BadInputError(option, f"{path} ({reason})", "a new file in a folder that exists") from error
 

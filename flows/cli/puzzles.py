@@ -14,6 +14,7 @@ from cyclopts import App, Parameter
 from artifacts.documents.parsing import exists, is_folder, is_link
 from artifacts.documents.suggestions import did_you_mean
 from artifacts.errors import BadInputError, StoreError
+from artifacts.full_disk import disk_full, is_full_disk, is_quota
 from artifacts.refs import Ref
 from artifacts.store.keys import TEMPORARY_PREFIX, shown
 from artifacts.store.store import Store
@@ -157,6 +158,8 @@ def _check_writable(path: Path) -> None:
 
 
 def _unwritable(path: Path, error: OSError | ValueError) -> StoreError:
+    if is_full_disk(error):
+        return disk_full(path.parent, quota=is_quota(error))
     reason = error.strerror if isinstance(error, OSError) else error
     return StoreError(f"--out {path}", f"cannot be written ({reason})", "a file to write")
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from artifacts.errors import BadInputError
+from artifacts.full_disk import DiskWatch
 from artifacts.store.location import DEFAULT_STORE
 from artifacts.store.store import Store
 from flows.cli.console.options import STORED, Flag, Optional, Stored
@@ -72,8 +74,9 @@ def up(
     external = parse_external_server(server, host, auth)
     store = Store.open(options.store)
     home = prepare_server_environment(local_folder(store))
-    private_folder(home)
-    with _stopped_on_failure(home):
+    disks = DiskWatch((home, Path(tempfile.gettempdir())))
+    with disks, disks.explaining(), _stopped_on_failure(home):
+        private_folder(home)
         record, alone_since = ensure_server(
             InstallationRecord.read(home) or InstallationRecord(url=""), home, external, LocalServer(host, port, auth)
         )

@@ -55,7 +55,8 @@ def map_as_tasks(
     """
 
     def body(config: ConfigT) -> Any:
-        return _labelled(stage(ctx, config, out=out(config)))
+        with ctx.disks.explaining():
+            return _labelled(stage(ctx, config, out=out(config)))
 
     for future in _task(stage, body, run_name, ctx, timeout_s=None).map(configs):
         yield future.result()
@@ -82,7 +83,8 @@ def map_some_at_once(
     """
 
     def body(item: Any) -> Any:
-        return _labelled(stage(item))
+        with ctx.disks.explaining():
+            return _labelled(stage(item))
 
     task = _task(stage, body, run_name, ctx, timeout_s=None)
     with ThreadPoolTaskRunner[Any](max_workers=at_once) as runner:
@@ -114,7 +116,7 @@ def as_task(
     """
 
     def body(*inputs: Any) -> Any:
-        with shown_progress(ctx) as shown:
+        with shown_progress(ctx) as shown, ctx.disks.explaining():
             return _labelled(stage(shown, *inputs, **keywords))
 
     return _task(stage, body, run_name, ctx, timeout_s=None if in_thread else ctx.profile.stage_timeout_s)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.errors import BadInputError, StoreError, TransientError
+from artifacts.errors import BadInputError, DiskFullError, StoreError, TransientError
 from artifacts.store.s3_faults import error_code
 from artifacts.store.s3_requests import S3Requests, content_md5
 from artifacts.store.store import MissingKeyError, S3Options, Store
@@ -134,14 +134,16 @@ def test_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
         lambda: store.create_bytes("new", bytes(2 << 20)),
         lambda: store.upload(tmp_path / "large", "new"),
     ):
-        with pytest.raises(StoreError, match="no space left"):
+        with pytest.raises(
+            DiskFullError, match=r"/store: no space left, 1\.\d MiB are free; expected room for 2\.0 MiB of"
+        ):
             operation()
     assert store.list() == ["kept"]
     assert store.read_bytes("kept") == b"old"
     assert [path.name for path in (small_disk / "store").iterdir()] == ["kept"]
     large = Store.open("memory://large")
     digest = large.upload(tmp_path / "large", "large")
-    with pytest.raises(StoreError, match="No space left"):
+    with pytest.raises(DiskFullError, match=r"small: no space left, .* free; expected room for 2\.0 MiB"):
         large.download("large", small_disk / "large", digest)
 
 

@@ -1,5 +1,6 @@
 """Sets up Prefect and the progress view for commands that run a flow."""
 
+import logging
 import sys
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
@@ -24,6 +25,9 @@ def prefect_session(store: Store, options: Output) -> Generator[Callable[[], Abs
     `with prefect_session(store, options) as running: ...; with running(): flow()`.
     """
     home = local_folder(store)
+    if not options.debug:
+        # Otherwise Prefect writes half a line to stderr for each batch of logs that its server does not take.
+        logging.raiseExceptions = False
     prepare_command_environment(home, debug=options.debug)
     with PrefectBackend(home / "server.log") as backend:
 

@@ -10,6 +10,7 @@ import os
 import shutil
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Generator
@@ -20,6 +21,7 @@ from types import TracebackType
 from typing import Self
 
 from artifacts.errors import SEE_DOCTOR, DeerstalkerError
+from artifacts.full_disk import DiskWatch
 from flows.orchestration.server.api_access import private, private_folder
 from flows.orchestration.server.local_server import InstallationRecord, database_lock, running_server
 from stages.processes.guarded import GuardedProcess
@@ -57,16 +59,24 @@ class PrefectBackend:
         self._address = ("127.0.0.1", 0)
         self._answered = self._entered = False
         self._leaving = threading.Event()
+        self._disks = DiskWatch((self._home, log.parent, Path(tempfile.gettempdir())))
         self._watch = threading.Thread(target=self._keep_alive, name="server-watch", daemon=True)
 
     def __enter__(self) -> Self:
+        with ExitStack() as entered:
+            entered.enter_context(self._disks)
+            with self._disks.explaining():
+                self._enter(entered)
+            self._exit_stack = entered.pop_all()
+        return self
+
+    def _enter(self, entered: ExitStack) -> None:
         named = os.environ.get("PREFECT_API_URL")
         if not named or named == running_server(self._home):
-            self._lock, self._alone_since = self._exit_stack.enter_context(database_lock(self._home))
+            self._lock, self._alone_since = entered.enter_context(database_lock(self._home))
         if not named:
             self._process = self._start()
             self._watch.start()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -97,26 +107,31 @@ class PrefectBackend:
         if self._process is None:
             from prefect import tags
 
-            with tags(TAG), explain_no_answer("start it, or name another"):
+            with tags(TAG), self._disks.explaining(), explain_no_answer("start it, or name another"):
                 yield
             return
-        self._wait()
-        if self._alone_since is not None:
-            from flows.orchestration.server.dead_runs import crash_dead_runs
-
-            record = InstallationRecord.read(self._home)
-            workers = record.gone_workers if record else ()
-            message = "Found without a process by a later command."
-            crash_dead_runs(message, before=self._alone_since, workers=workers, unclaimed=True)
+        with self._disks.explaining():
+            self._wait()
+            self._crash_dead_runs()
         from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
         # Heartbeats lengthen each run by a second, and the command's own server has no automation that needs them.
         with temporary_settings(updates={PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
             try:
-                with explain_no_answer(f"see {self.log}"):
+                with self._disks.explaining(), explain_no_answer(f"see {self.log}"):
                     yield
             finally:
                 _drain()
+
+    def _crash_dead_runs(self) -> None:
+        if self._alone_since is None:
+            return
+        from flows.orchestration.server.dead_runs import crash_dead_runs
+
+        record = InstallationRecord.read(self._home)
+        workers = record.gone_workers if record else ()
+        message = "Found without a process by a later command."
+        crash_dead_runs(message, before=self._alone_since, workers=workers, unclaimed=True)
 
     def _remove_new_folders(self) -> None:
         """Removes the folders that this command created, unless they are in use; call it only if no flow has run."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
-from artifacts.errors import SEE_DOCTOR, BadInputError, DeerstalkerError, TransientError
+from artifacts.errors import SEE_DOCTOR, BadInputError, DeerstalkerError, DiskFullError, TransientError
 from stages.processes.guarded import GuardedProcess
 from stages.processes.log_tail import tail_of
 from stages.processes.memory import kernel_kills, refused_allocation
@@ -192,6 +192,8 @@ class WorkerGroup:
     def _fail(self, event: dict[str, Any]) -> NoReturn:
         if event["kind"] == "bad_input":
             raise BadInputError(*event["parts"])
+        if event["kind"] == "disk_full":
+            raise DiskFullError(*event["parts"])
         if event["kind"] == "out_of_memory":
             raise self._refused(event["message"].splitlines()[0])
         if event["transient"]:

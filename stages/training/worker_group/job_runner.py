@@ -1,7 +1,6 @@
 """Runs training jobs on one worker process: loads, trains step by step, saves."""
 
 import os
-import shutil
 import time
 from dataclasses import replace
 
@@ -9,6 +8,8 @@ import torch
 import torch.distributed as dist
 
 from artifacts.errors import BadInputError
+from artifacts.full_disk import disk_full, is_full_disk
+from artifacts.full_disk import free_bytes as free_bytes_of_disk
 from stages.models.shape import DecoderShape, read_shape
 from stages.training.checkpointing.step_checkpoint import StepCheckpoints, resume
 from stages.training.job import ScoreJob, TrainJob
@@ -63,7 +64,8 @@ class JobRunner:
         """Runs one training job from loading to saving and reports its progress as events (collective).
 
         Raises:
-            BadInputError: The job, its batch, its checkpoint or its reference is at fault, or the disk is full.
+            BadInputError: The job, its batch, its checkpoint or its reference is at fault.
+            DiskFullError: The disk has no room for the results.
         """
         first = self._rank == 0
         started = time.perf_counter()
@@ -192,26 +194,19 @@ def _load(
 def _save_or_report_full_disk(weights: TrainedWeights, job: TrainJob) -> None:
     """Saves the results of a job, and reports a full disk in words.
 
-    torch's writers raise errors that do not mention a full disk, so the free space is checked after a failure. Some
-    space may have become free since, but `unexpected pos` always means a write that was cut short.
+    Not every writer mentions a full disk, so the free space is compared with the need after a failure.
 
     Raises:
-        BadInputError: The disk is full.
+        DiskFullError: The disk is full.
     """
     folder = job.out_checkpoint_dir.parent
     try:
         _save(weights, job)
     except (OSError, RuntimeError) as error:
         needed = sum(p.numel() for p in weights.masters.values()) * BYTES_A_PARAMETER[weights.master_dtype]
-        free = shutil.disk_usage(folder).free
-        if free > needed and "unexpected pos" not in str(error):
+        if free_bytes_of_disk(folder) > needed and not is_full_disk(error):
             raise
-        raise BadInputError(
-            str(folder),
-            f"no space left, {free / 2**20:.1f} MiB are free",
-            f"room for {needed / 2**20:.1f} MiB of weights and training state",
-            "free some space (`deerstalker prune` lists artifacts that may be removed)",
-        ) from error
+        raise disk_full(folder, needed, "weights and training state") from error
 
 
 def _save(weights: TrainedWeights, job: TrainJob) -> None:

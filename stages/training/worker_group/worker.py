@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
-from artifacts.errors import BadInputError
+from artifacts.errors import BadInputError, DiskFullError
 from stages.processes.guard import PR_SET_PDEATHSIG, set_process_option
 from stages.processes.memory import hand_back_freed, refused_allocation
 from stages.training.job import TrainJob
@@ -62,9 +62,10 @@ def _errors_reported(events: EventWriter, rank: int) -> Generator[None]:
     """Sends an `error` event for an exception in the block and ends the process."""
     try:
         yield
-    except BadInputError as error:
+    except (BadInputError, DiskFullError) as error:
+        kind = "bad_input" if isinstance(error, BadInputError) else "disk_full"
         parts = (error.where, error.found, error.expected, error.remedy)
-        events.send("error", kind="bad_input", message=str(error), parts=parts, rank=rank)
+        events.send("error", kind=kind, message=str(error), parts=parts, rank=rank)
         raise SystemExit(BAD_INPUT_STATUS) from error
     except Exception as error:
         message = f"{type(error).__name__}: {error}"

@@ -374,3 +374,12 @@ def test_any_completion_is_looked_through(tmp_path: Path, text: str, capsys: pyt
     said.write_text(f"Mrs. White was in the Lounge. {text}")
     assert run_command(["puzzles", "prove", str(path), str(said)]) == 0
     assert "0 contradicted" in capsys.readouterr().out
+
+
+def test_results_that_have_no_room_end_in_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [str(Path(sys.executable).with_name("deerstalker")), "recipes"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: the disk to which this command writes: no space left; expected room")
+    assert len(done.stderr.splitlines()) == 1

@@ -137,6 +137,7 @@ def test_documents_of_a_damaged_store(runs: Store, tmp_path: Path, capsys: pytes
     key = next(key for key in store.list("runs/made") if key.endswith(".parquet"))
     store.write_bytes(key, b"something else")
     store.write_bytes("runs/made/iterations/0009/rollouts/attempt-00ff/half.bin", b"half")
+    (tmp_path / "store" / "runs" / "made" / ".tmp-1-00ff").write_bytes(b"half of a file, of a killed process")
     check_documented("verify", printed(capsys, "verify", store.url, status=1))
     whole = printed(capsys, "lineage", "runs/other/iterations/0003/decision", "--depth", "0", "--store", store.url)
     for node in whole["ancestors"]:

@@ -48,6 +48,9 @@ SCRIPT = """
                     time.sleep(0.05)
                 if backend.pid != before:
                     os.kill(backend.pid, signal.SIGKILL)  # while it starts
+            if sys.argv[2] == "fill the disk":
+                filler = open(home / "filler", "wb")
+                os.posix_fallocate(filler.fileno(), 0, os.statvfs(home).f_bfree * os.statvfs(home).f_frsize)
             return one() + one() + one()
 
         with backend.ready():
@@ -188,3 +191,13 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "local Prefect server: ended with" in done.stderr
     assert "nonsense" in done.stderr
+
+
+@pytest.mark.parametrize("at", ["start", "work"])
+def test_a_server_whose_disk_is_full_says_so(small_disk: Path, at: str) -> None:
+    """It cannot write a log, and answers requests with HTTP 500."""
+    subprocess.run(["mount", "-o", f"remount,size={'64k' if at == 'start' else '16m'}", str(small_disk)], check=True)
+    done = _run(small_disk, "return" if at == "start" else "fill the disk")
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"artifacts.errors.DiskFullError: {small_disk}: no space left, 0.0 MiB are free; "), last

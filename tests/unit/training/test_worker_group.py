@@ -15,7 +15,8 @@ import torch
 from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
-from artifacts.errors import BadInputError, DeerstalkerError, TransientError
+from artifacts.errors import BadInputError, DeerstalkerError, DiskFullError, TransientError
+from artifacts.full_disk import DiskWatch
 from stages.training.job import LossConfig, ScoreJob, TrainJob
 from stages.training.worker_group.group import WorkerGroup, worker_output
 from stages.training.worker_group.hardware import TrainHardware
@@ -134,8 +135,21 @@ def test_bad_input_is_told_and_the_worker_group_forgets(folder: Path, group: Wor
 def test_a_full_disk_is_named(folder: Path, group: WorkerGroup, small_disk: Path) -> None:
     (small_disk / "other").write_bytes(bytes(shutil.disk_usage(small_disk).free - 8192))
     out = {"out_checkpoint_dir": small_disk / "checkpoint", "out_state_dir": small_disk / "state"}
-    with pytest.raises(BadInputError, match=r"small: no space left, 0\.0 MiB are free; expected room for .* prune"):
+    with pytest.raises(DiskFullError, match=r"small: no space left, 0\.0 MiB are free; expected room for .* MiB of"):
         group.run(job(folder, "full", reference_dir=None, out_reference_dir=None, loss=LossConfig(), **out))
+
+
+def test_a_step_checkpoint_on_a_full_disk_is_no_lost_worker(folder: Path, small_disk: Path) -> None:
+    """torch's file writer says `unexpected pos`, which says nothing to a person, and a retry would not help."""
+    (small_disk / "steps").mkdir()
+    (small_disk / "other").write_bytes(bytes(shutil.disk_usage(small_disk).free - 8192))
+    hardware = ONE.model_copy(update={"checkpoint_every_s": 0.0})
+    with (
+        WorkerGroup(hardware, folder / "stepping") as group,
+        pytest.raises(DiskFullError, match=r"small: no space left, 0\.0 MiB are free"),
+        DiskWatch([folder, small_disk]).explaining(),
+    ):
+        group.run(job(folder, "stepping", hardware, step_checkpoints_dir=small_disk / "steps"))
 
 
 def test_refused_memory_is_not_tried_again_and_says_what_to_change(folder: Path) -> None:

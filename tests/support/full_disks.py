@@ -1,0 +1,348 @@
+"""Small file systems that fill up while tiny runs write to them, and the checks that follow.
+
+A run writes to four disks: its store, TMPDIR, Prefect's database and the home folder with the caches of engine and
+trainer. At a random moment one of them, or all, are filled but for a few bytes. The command must end with one line that
+names the folder and says what is free and what to do. Then the disk is freed, and the same command continues, until the
+next disk is full. At its end the run has everything that it had published before, and what an undisturbed run has.
+"""
+
+import itertools
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from artifacts.full_disk import free_bytes
+from artifacts.manifest import MANIFEST_NAME, Manifest
+from artifacts.store.store import S3Options, Store
+from artifacts.verification import verify
+from tests.support.installed import SLOW, TINY
+from tests.support.kills_run import DETERMINISTIC, LEFT_LIMIT_S, RUN_LIMIT_S
+from tests.support.processes import marked
+from tests.support.servers import BUCKET, S3Server, moto_server
+from tests.support.waiting import wait_until
+
+MARK = "DEERSTALKER_FULL_DISKS"
+DISKS = ("store", "scratch", "prefect", "home")
+FAULTS_A_RUN = 6
+S3_EVERY, EXT4_EVERY = 4, 3
+"""Every fourth run has its store on S3, and every third writes to ext4 instead of tmpfs."""
+SIZE_MIB = 96
+LATEST_S = 16.0
+LEFT_BYTES = (0, 0, 4 << 10, 16 << 10, 64 << 10, 256 << 10)
+LINE = re.compile(
+    r"error: (?P<folder>/\S+): no space left, [0-9.]+ MiB are free; expected room for [^;]+; free some space there \("
+    r"`deerstalker prune` .*\), then the same command continues where it stopped"
+)
+_STAGE = re.compile(r"\b([a-z_]+)-(?:[0-9]{4}|[a-z0-9]+)\b")
+
+
+@dataclass
+class Fault:
+    """One disk that was full, and what the command said.
+
+    Attributes:
+        disk: Name of the disk, or `all`.
+        file_system: tmpfs or ext4.
+        left_bytes: Bytes that were left free.
+        stage: The last line of progress before.
+        said: The last line of the command.
+        wrong: What is wrong with that line; empty if nothing is.
+    """
+
+    disk: str
+    file_system: str
+    left_bytes: int
+    stage: str
+    said: str
+    wrong: str = ""
+
+
+class SmallDisk:
+    """A mounted file system of a few megabytes.
+
+    Args:
+        place: Where it is mounted; made if missing.
+        file_system: tmpfs or ext4.
+    """
+
+    def __init__(self, place: Path, file_system: str) -> None:
+        self.place, self._filler = place, place / ".filler"
+        place.mkdir(parents=True)
+        command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MIB}m", "tmpfs", str(place)]
+        if file_system == "ext4":
+            image = place.with_name(f"{place.name}.img")
+            with image.open("wb") as stream:
+                stream.truncate(SIZE_MIB << 20)
+            subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], check=True)
+            command = ["mount", "-o", "loop", str(image), str(place)]
+        subprocess.run(command, check=True)
+        self.folder = place / "files"
+        self.folder.mkdir()
+
+    def fill(self, left_bytes: int) -> None:
+        """Fills the disk but for some bytes, while others write to it."""
+        with self._filler.open("ab") as filler:
+            for _ in range(100):
+                more = free_bytes(self.place) - left_bytes
+                if more <= 0:
+                    return
+                with suppress(OSError):  # others have taken a part of it meanwhile
+                    os.posix_fallocate(filler.fileno(), os.fstat(filler.fileno()).st_size, more)
+
+    def free(self) -> None:
+        """Gives the space back."""
+        self._filler.unlink(missing_ok=True)
+
+    def unmount(self) -> None:
+        """Unmounts the file system."""
+        subprocess.run(["umount", str(self.place)], check=True)
+
+
+@dataclass
+class Run:
+    """A run of the tiny recipe on small disks.
+
+    Attributes:
+        folder: Holds the disks and the log.
+        generator: Draws disks and moments.
+        file_system: tmpfs or ext4.
+        server: S3 server of the store; None for a store in a folder.
+    """
+
+    folder: Path
+    generator: random.Random
+    file_system: str = "tmpfs"
+    server: S3Server | None = None
+    faults: list[Fault] = field(default_factory=list[Fault])
+    starts: int = 0
+    disks: dict[str, SmallDisk] = field(default_factory=dict[str, SmallDisk])
+    seen: dict[str, str] = field(default_factory=dict[str, str])
+    shards: set[str] = field(default_factory=set[str])
+
+    @contextmanager
+    def mounted(self) -> Generator[None]:
+        """Mounts the disks for the length of a with block."""
+        with ExitStack() as mounts:
+            for name in DISKS:
+                disk = SmallDisk(self.folder / name, self.file_system)
+                mounts.callback(disk.unmount)
+                self.disks[name] = disk
+            yield
+
+    @property
+    def url(self) -> str:
+        """Address of the store."""
+        return f"s3://{BUCKET}/{self.folder.name}" if self.server else str(self.disks["store"].folder)
+
+    @property
+    def log(self) -> Path:
+        """Log of the newest start."""
+        return self.folder / f"log-{self.starts}.txt"
+
+    def store(self) -> Store:
+        """Opens the store."""
+        return Store.open(self.url, options=self.server.options() if self.server else S3Options(), writable=False)
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Starts the command as a user would."""
+        self.starts += 1
+        folders = {name: str(disk.folder) for name, disk in self.disks.items()}
+        environment = {
+            **os.environ, **(self.server.environment() if self.server else {}), MARK: str(self.folder),
+            "TMPDIR": folders["scratch"], "PREFECT_HOME": folders["prefect"], "HOME": folders["home"],
+        }  # fmt: skip
+        command = [
+            str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(TINY),
+            "--profile", str(SLOW), "--store", self.url, "--json",
+        ]  # fmt: skip
+        with self.log.open("wb") as log:
+            return subprocess.Popen(
+                command, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True, env=environment,
+                cwd=self.folder,
+            )  # fmt: skip
+
+    def disturb(self, faults: int) -> None:
+        """Fills disks at random moments, frees them and starts the command again, then lets it finish.
+
+        Raises:
+            AssertionError: The run hangs, does not finish, lost something, or leaves a process behind.
+        """
+        for _ in range(faults):
+            if self.one_fault():
+                return
+        if not self.ended_with_success(self.start()):
+            raise AssertionError(f"it does not finish:\n{self.tail()}")
+
+    def one_fault(self) -> bool:
+        """Starts the command and fills a disk; returns whether the run has finished all the same."""
+        (name,) = self.generator.choices([*DISKS, "all"], [0 if self.server else 3, 3, 3, 1, 3])
+        full = list(self.disks.values()) if name == "all" else [self.disks[name]]
+        left_bytes = self.generator.choice(LEFT_BYTES)
+        process = self.start()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(self.generator.uniform(0.0, LATEST_S) if self.generator.random() < 0.9 else 0.0)
+        self.remember()
+        for disk in full:
+            disk.fill(left_bytes)
+        finished = self.ended_with_success(process)
+        if not finished:
+            fault = Fault(name, self.file_system, left_bytes, self.stage(), self.last_line())
+            fault.wrong = self.wrong(fault.said, process.returncode, full)
+            self.faults.append(fault)
+        for disk in full:
+            disk.free()
+        self.remember()
+        return finished
+
+    def ended_with_success(self, process: subprocess.Popen[bytes]) -> bool:
+        """Waits for the command's end and returns whether it succeeded."""
+        try:
+            process.wait(RUN_LIMIT_S)
+        except subprocess.TimeoutExpired as error:
+            process.kill()
+            raise AssertionError(f"it hangs:\n{self.tail()}") from error
+        wait_until(lambda: not self.processes(), LEFT_LIMIT_S, self.processes, 0.05)
+        return process.returncode == 0
+
+    def wrong(self, said: str, status: int, full: Sequence[SmallDisk]) -> str:
+        """Returns what is wrong with the last line of a command that met a full disk; empty if nothing is."""
+        if status != 1:
+            return f"status {status}"
+        match = LINE.fullmatch(said)
+        if not match:
+            return "another line"
+        inside = any(Path(match["folder"]).is_relative_to(disk.place) for disk in full)
+        return "" if inside else f"a folder that is not full: {match['folder']}"
+
+    def processes(self) -> dict[int, str]:
+        """Live processes that descend from this run, by command line."""
+        return {pid: line for pid, line in marked(MARK, self.folder).items() if line}
+
+    def last_line(self) -> str:
+        """Returns the last line of the log."""
+        return next(reversed(self.log.read_text(errors="replace").strip().splitlines()), "")
+
+    def stage(self) -> str:
+        """Returns the name of the last stage in the log."""
+        lines = self.log.read_text(errors="replace").splitlines()[:-1]
+        return next((match[1] for line in reversed(lines) if (match := _STAGE.search(line))), "start")
+
+    def tail(self) -> str:
+        """Returns the end of the log."""
+        return self.log.read_text(errors="replace")[-3000:]
+
+    def remember(self) -> None:
+        """Notes the artifacts and shards that are stored now; none may change afterwards."""
+        if not self.server and not any(self.disks["store"].folder.iterdir()):
+            return
+        keys = self.store().list()
+        self.shards |= {key.rpartition("/")[2] for key in keys if "/rollouts/" in key and key.endswith(".parquet")}
+        for key, manifest in self.manifests().items():
+            assert self.seen.setdefault(key, manifest.attempt) == manifest.attempt, f"{key} was made again"
+
+    def manifests(self) -> dict[str, Manifest]:
+        """Every artifact by key, without step checkpoints, which come and go."""
+        store = self.store()
+        keys = [key for key in store.list() if key.endswith(f"/{MANIFEST_NAME}") and "/progress-" not in key]
+        return {key.removesuffix(f"/{MANIFEST_NAME}"): Manifest.from_bytes(store.read_bytes(key), key) for key in keys}
+
+    def check(self, undisturbed: dict[str, str]) -> None:
+        """Compares the finished run with everything noted on the way, and with an undisturbed run.
+
+        Raises:
+            AssertionError: Something was lost.
+        """
+        self.remember()
+        assert not self.seen.keys() - self.manifests().keys(), "an artifact is gone"
+        assert self.digests() == undisturbed
+        rollouts = [manifest for manifest in self.manifests().values() if manifest.kind == "Rollouts"]
+        stored = {name for manifest in rollouts for name in manifest.files}
+        assert self.shards <= stored, f"sampled twice: {self.shards - stored}"
+        assert verify(self.store()).damaged == []
+
+    def digests(self) -> dict[str, str]:
+        """Content digests of the artifacts that do not depend on sampling."""
+        return {key: found.digest for key, found in self.manifests().items() if key.startswith(DETERMINISTIC)}
+
+
+def campaign(count: int, scratch: Path, seed: int = 1, at_once: int = 1) -> dict[str, Any]:
+    """Fills disks until `count` commands have ended because of it.
+
+    Args:
+        at_once: Runs side by side.
+
+    Returns:
+        Every fault, and the errors of the runs that lost something or did not finish.
+    """
+    with moto_server() as server:
+        server.create_bucket(BUCKET)
+        first = Run(_folder(scratch / "undisturbed"), random.Random(seed))
+        with first.mounted():
+            first.disturb(0)
+            undisturbed = first.digests()
+        assert undisturbed
+        faults, broken, starts = list[Fault](), list[str](), list[int]()
+        numbers, began = itertools.count(), time.monotonic()
+
+        def one() -> None:
+            number = next(numbers)
+            run = Run(
+                _folder(scratch / f"run-{number}"),
+                random.Random(f"{seed} {number}"),
+                "ext4" if number % EXT4_EVERY == EXT4_EVERY - 1 else "tmpfs",
+                server if number % S3_EVERY == S3_EVERY - 1 else None,
+            )
+            with run.mounted():
+                try:
+                    run.disturb(FAULTS_A_RUN)
+                    run.check(undisturbed)
+                except AssertionError as error:
+                    broken.append(f"run {number}: {error}")
+                    print(broken[-1], file=sys.stderr, flush=True)
+                    for pid in run.processes():
+                        with suppress(ProcessLookupError):
+                            os.kill(pid, 9)
+                    wait_until(lambda: not run.processes(), LEFT_LIMIT_S, run.processes, 0.05)
+            faults.extend(run.faults)
+            starts.append(run.starts)
+            for fault in run.faults:
+                if fault.wrong:
+                    print(f"run {number}: {fault}", file=sys.stderr, flush=True)
+            told = f"run {number}: {len(run.faults)} faults, {len(faults)} in all, {time.monotonic() - began:.0f} s"
+            print(told, file=sys.stderr, flush=True)
+            if not any(fault.wrong for fault in run.faults) and not broken:
+                shutil.rmtree(run.folder)
+
+        def work() -> None:
+            while len(faults) < count:
+                one()
+
+        with ThreadPoolExecutor(at_once) as pool:
+            for worker in [pool.submit(work) for _ in range(at_once)]:
+                worker.result()
+    return {
+        "faults": len(faults),
+        "runs": len(starts),
+        "starts": sum(starts),
+        "disks": dict(Counter(fault.disk for fault in faults)),
+        "file_systems": dict(Counter(fault.file_system for fault in faults)),
+        "stages": dict(Counter(fault.stage for fault in faults)),
+        "wrong": [vars(fault) for fault in faults if fault.wrong],
+        "broken": broken,
+    }
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir(parents=True)
+    return path
