@@ -61,7 +61,7 @@ def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> P
     )
     grades = run.run(grade, recipe.grade, rollouts, puzzles, out=run.at(n, "grades", Grades))
     if n == 1 and recipe.learns_from_rewards and not run.ctx.profile.allow_constant_reward and not run.has(n, "batch"):
-        check_first_rewards(run.ctx.store, rollouts, grades)
+        check_first_rewards(run.ctx.store, rollouts, grades, by_advantages=recipe.learns_from_advantages)
     judged = judge(run, start.judges, policy, rollouts, grades, puzzles, n)
     batch = run.run(pack, recipe.pack, rollouts, judged.grades, judged.values, out=run.at(n, "batch", Batch))
     weights = run.run(

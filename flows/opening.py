@@ -15,6 +15,7 @@ from artifacts.layout import RunLayout
 from artifacts.refresh import record_done, record_request
 from artifacts.store.store import Store
 from flows.config.compute_types import compute_types
+from flows.config.limits import cut_below_training
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_profile, load_recipe
 from flows.config.soundness import check_sound
@@ -144,7 +145,12 @@ def opened_run(
         opened_stages(store, with_early_stop(recipe, profile)) as stages,
     ):
         stages.live.run_opened(store, layout, recipe)
-        for line in type_lines:
+        limits = [
+            line
+            for name, evaluation in (("evaluate", recipe.evaluate), ("final", recipe.final))
+            for line in cut_below_training(evaluation.sampled, recipe.longest_sampling, f"{name}.sampled")
+        ]
+        for line in (*type_lines, *limits):
             stages.live.line(line)
         shown = ShownRun(layout, store, tracker, stages.ctx.log, profile.store_link)
         session = Session(

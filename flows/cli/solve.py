@@ -14,7 +14,7 @@ from artifacts.documents.parsing import is_file
 from artifacts.errors import BadInputError
 from artifacts.refs import Ref
 from artifacts.store.store import Store
-from flows.cli.console.options import STORED, Flag, ProfileName, Stored
+from flows.cli.console.options import STORED, Flag, Optional, ProfileName, Stored
 from flows.cli.console.output import print_json, terminal
 from flows.cli.console.puzzle_checks import not_provable, puzzle_at
 from flows.cli.console.texts import read_text_argument
@@ -54,7 +54,7 @@ def solve(
     index: int = 0,
     samples: int = 1,
     temperature: float = 0.0,
-    max_tokens: int = 256,
+    max_tokens: Annotated[int | None, Optional] = None,
     tool_calls: int = 0,
     explain: Flag = False,
     profile: ProfileName = "cpu",
@@ -70,22 +70,21 @@ def solve(
         index: Number of the puzzle in the file or split, from 0.
         samples: Number of answers.
         temperature: Sampling temperature; 0 takes the most likely answer.
-        max_tokens: Maximum length of an answer, in tokens.
+        max_tokens: Maximum length of an answer, in tokens; by default that of the run's training, for other models 256.
         tool_calls: Number of times that an answer may ask the environment's solver.
         explain: Print the answer line by line with a verdict on each statement about the puzzle, the clues that decide
             it, and the first false step.
     """
+    from flows.config.limits import as_trained
+    from flows.lookup.checkpoints import trained_sampling
     from stages.sampling.config import SamplingConfig
 
     question = read_question(file, index, options.store)
     explained = explained_puzzle(question, file) if explain else None
-    settings = {
-        "samples_per_prompt": samples,
-        "temperature": temperature,
-        "max_tokens": max_tokens,
-        "tool_calls": tool_calls,
-    }
-    sampling = validate(SamplingConfig, settings, "solve")
+    settings: dict[str, Any] = {"samples_per_prompt": samples, "temperature": temperature, "tool_calls": tool_calls}
+    settings |= {} if max_tokens is None else {"max_tokens": max_tokens}
+    trained = trained_sampling(checkpoint, Store.open(options.store))
+    sampling = as_trained(validate(SamplingConfig, settings, "solve"), trained)
     told = solver_of(question, file) if sampling.tool_calls else None
     completions = _completions(question.prompt, checkpoint, profile, sampling, options, told)
     print_answers(question, checkpoint, completions, options, explained)

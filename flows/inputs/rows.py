@@ -44,15 +44,16 @@ def settle_rows(run: Session, weights: Ref[Checkpoint], puzzles: Ref[Puzzles]) -
     train = Artifact.open(store, puzzles).read_table("train.parquet", PUZZLES)
     calls = any(part.sample.sampling.tool_calls for part in written.parts)
     tokenizer = ChatTokenizer(folder)
+    prompts = [len(tokenizer.prompt_ids(prompt)) for prompt in train["prompt"]]
     lengths = Lengths(
-        max((len(tokenizer.prompt_ids(prompt)) for prompt in train["prompt"]), default=1),
+        max(prompts, default=1),
         _told_tokens(train, tokenizer) if calls else 0,
         longest_sequence(folder, run.ctx.profile.engine.max_model_len),
     )
     shape = shape_of_config(read_json(folder / "config.json"))
     size = ModelSize(shape.parameters, "by its config.json", shape)
     run.recipe = with_rows(written, run.ctx.profile, lengths=lengths, size=size)
-    check_rows(run.recipe, lengths)
+    check_rows(run.recipe, lengths, shortest=min(prompts, default=1))
     for line in described(run.recipe, written):
         run.live.line(line)
 

@@ -94,9 +94,9 @@ class MeasureOptions:
     top_p
         Share of probability from which sampled tokens are drawn.
     max_tokens
-        Maximum length of an answer, in tokens.
+        Maximum length of an answer, in tokens; by default that of the run's training, for other models 256.
     tool_calls
-        Number of times that an answer may ask the environment's solver.
+        Number of times that an answer may ask the environment's solver; by default as in the run's training.
     greedy
         Also take the most likely answer of each puzzle.
     strategy
@@ -108,8 +108,8 @@ class MeasureOptions:
     samples: int = 4
     temperature: float = 1.0
     top_p: float = 1.0
-    max_tokens: int = 256
-    tool_calls: int = 0
+    max_tokens: Annotated[int | None, Optional] = None
+    tool_calls: Annotated[int | None, Optional] = None
     greedy: Annotated[bool, Optional] = True
     strategy: Annotated[tuple[str, ...], Repeated] = ()
 
@@ -124,13 +124,13 @@ class MeasureOptions:
             from flows.config.strategies import strategy_settings
 
             strategies["strategies"] = [strategy_settings(text) for text in self.strategy]
-        sampled = {
+        sampled: dict[str, Any] = {
             "samples_per_prompt": self.samples,
             "temperature": self.temperature,
             "top_p": self.top_p,
-            "max_tokens": self.max_tokens,
-            "tool_calls": self.tool_calls,
         }
+        limits = {"max_tokens": self.max_tokens, "tool_calls": self.tool_calls}
+        sampled |= {name: value for name, value in limits.items() if value is not None}
         count = {} if self.count is None else {"puzzles": self.count}
         return {**count, "sampled": sampled, "greedy": self.greedy, **strategies}
 
