@@ -83,9 +83,9 @@ def solve(
     explained = explained_puzzle(question, file) if explain else None
     settings: dict[str, Any] = {"samples_per_prompt": samples, "temperature": temperature, "tool_calls": tool_calls}
     settings |= {} if max_tokens is None else {"max_tokens": max_tokens}
-    trained = trained_sampling(checkpoint, Store.open(options.store))
-    sampling = as_trained(validate(SamplingConfig, settings, "solve"), trained)
-    told = solver_of(question, file) if sampling.tool_calls else None
+    given = validate(SamplingConfig, settings, "solve")
+    told = solver_of(question, file) if given.tool_calls else None
+    sampling = as_trained(given, trained_sampling(checkpoint, Store.open(options.store)))
     completions = _completions(question.prompt, checkpoint, profile, sampling, options, told)
     print_answers(question, checkpoint, completions, options, explained)
 
