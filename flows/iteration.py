@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from artifacts.refs import Batch, Checkpoint, Decision, Grades, Levels, Puzzles, Ref, Report, Rollouts, TrainingState
 from flows.inputs.judges import Judges, first_judges, judge
 from flows.inputs.models import fetched_source
-from flows.inputs.rows import settle_rows
 from flows.inputs.teachers import distilled
 from flows.session import Session
 from stages.evaluate import evaluate
@@ -94,7 +93,7 @@ def first_position(run: Session, puzzles: Ref[Puzzles]) -> Position:
     """Fetches the model, trains it on texts if the recipe says so, promotes it, and returns the position of the run."""
     recipe = run.recipe
     weights = fetched_source(run, recipe.model, puzzles, recipe.taught)
-    settle_rows(run, weights, puzzles)
+    run.settle_rows(run, weights, puzzles)
     if recipe.warm_start is not None:
         out = run.address(run.layout.warm_start("checkpoint"), Checkpoint)
         weights = run.run(warm_start, recipe.warm_start, weights, puzzles, out=out)

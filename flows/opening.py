@@ -21,6 +21,7 @@ from flows.config.recipes import load_profile, load_recipe
 from flows.config.soundness import check_sound
 from flows.inputs.models import hidden_size_of
 from flows.inputs.named import check_named
+from flows.inputs.rows import settle_rows
 from flows.lookup.checkpoints import with_fixed_names
 from flows.lookup.history import last_iteration
 from flows.orchestration.flow_runs import run_logger, this_flow_run
@@ -154,7 +155,14 @@ def opened_run(
             stages.live.line(line)
         shown = ShownRun(layout, store, tracker, stages.ctx.log, profile.store_link)
         session = Session(
-            recipe, layout, stages, refreshes, shown, stop_after=stop_after, before_writing=before_writing
+            recipe,
+            layout,
+            stages,
+            refreshes,
+            shown,
+            stop_after=stop_after,
+            before_writing=before_writing,
+            settle_rows=settle_rows,
         )
         yield session
         if refreshes.unfinished and session.reached >= last_iteration(store, layout):

@@ -8,7 +8,6 @@ from pydantic import Field, model_validator
 from artifacts.config import Config
 from artifacts.identity import Added
 from flows.config.distillation import DistillationConfig
-from flows.config.limits import longest, with_followed_limits
 from stages.curriculum.levels import RUN
 from stages.curriculum.overlay import SECTIONS, with_base_sections
 from stages.environments import environment
@@ -29,6 +28,7 @@ from stages.promotion.gate import PromoteConfig
 from stages.promotion.reward_alarm import RewardAlarm
 from stages.sample import SampleConfig
 from stages.sampling.config import SamplingConfig
+from stages.sampling.limits import longest, with_followed_limits
 from stages.strategies.config import BestOf
 from stages.training.critic import ValueConfig
 from stages.warm_start import WarmStartConfig
