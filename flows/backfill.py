@@ -1,6 +1,6 @@
 """The `backfill` flow: evaluates checkpoints of finished runs on another suite of puzzles."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -20,6 +20,7 @@ from artifacts.reading import Artifact
 from artifacts.refresh import Refreshes
 from artifacts.refs import Checkpoint, Puzzles, Ref, Report
 from artifacts.store.store import Store
+from flows.config.limits import cut_below_training, evaluated_as_trained
 from flows.config.suites import suite_key
 from flows.inputs.suites import measured_puzzles
 from flows.lookup.history import RunRecord, read_run
@@ -53,7 +54,10 @@ class BackfillRequest(Config):
         le=1_000_000,
         description="With checkpoints = `every`: the iterations whose number is a multiple of this.",
     )
-    config: EvaluateConfig = Field(default_factory=EvaluateConfig, description="Number of puzzles, and sampling.")
+    config: EvaluateConfig = Field(
+        default_factory=EvaluateConfig,
+        description="Number of puzzles, and sampling; limits that are not set are those of each run.",
+    )
     at_once: int = Field(
         default=1, ge=1, le=64, description="Number of evaluations at the same time, each with its own engine."
     )
@@ -111,14 +115,21 @@ def backfill(request: BackfillRequest) -> Backfilled:
     store = Store.open(request.store)
     suite = request.suite if request.puzzles is not None else suite_key(request.suite)
     runs = list(dict.fromkeys(request.runs))
-    chosen = [item for run in runs for item in requested_checkpoints(read_run(store, run), request)]
+    records = {run: read_run(store, run) for run in runs}
+    chosen = [item for record in records.values() for item in requested_checkpoints(record, request)]
+    trained = {run: record.typed_recipe().longest_sampling for run, record in records.items()}
     profile = fitting_profile(request.profile)
     with open_lanes(store, profile, min(request.at_once, max(1, len(chosen)))) as lanes:
         puzzles, split, config = measured_puzzles(request.puzzles, request.suite, request.config, lanes.first)
         lanes.first.live.opened(f"suite {suite}: {len(chosen)} checkpoints on {request.puzzles or puzzles.key}")
-        request = request.model_copy(update={"suite": suite, "config": config})
+        request = request.model_copy(update={"suite": suite})
+        configs = {run: evaluated_as_trained(config, sampling) for run, sampling in trained.items()}
+        for run, sampling in trained.items():
+            for line in cut_below_training(configs[run].sampled, sampling, f"{run}: sampled"):
+                lanes.first.live.line(line)
         available = [item for item in chosen if not item.pruned or _published(store, suite, item)]
-        outcomes = dict(zip(available, _evaluated(request, available, puzzles, split, store, lanes), strict=True))
+        evaluated = _evaluated(request, configs, available, puzzles, split, store, lanes)
+        outcomes = dict(zip(available, evaluated, strict=True))
     reports = {item: outcome for item, outcome in outcomes.items() if isinstance(outcome, Ref)}
     result = Backfilled(
         suite=suite,
@@ -213,6 +224,7 @@ def open_lanes(store: Store, profile: Profile, width: int) -> Generator[Lanes]:
 
 def _evaluated(
     request: BackfillRequest,
+    configs: Mapping[str, EvaluateConfig],
     available: Sequence[RunCheckpoint],
     puzzles: Ref[Puzzles],
     split: str,
@@ -226,7 +238,7 @@ def _evaluated(
             store, layout.suite(request.suite, item.iteration), Report, Refreshes.read(store, layout).at(None)
         )
         with lanes.one() as ctx:
-            report = evaluate(ctx, request.config, item.checkpoint, puzzles, split=split, out=out)
+            report = evaluate(ctx, configs[item.run], item.checkpoint, puzzles, split=split, out=out)
             ctx.remove_old_copies()
             return report
 

@@ -17,11 +17,12 @@ from artifacts.reading import Artifact
 from artifacts.refs import Answers, Puzzles, Ref
 from artifacts.schemas import ANSWERS, ANSWERS_FILE
 from artifacts.store.store import Store
+from flows.config.limits import as_trained
 from flows.config.models_file import ApiModel, CheckpointModel, check_purchase, load_models
 from flows.config.suites import suite_key
 from flows.inputs.models import fetched
 from flows.inputs.suites import measured_puzzles
-from flows.lookup.checkpoints import check_checkpoint
+from flows.lookup.checkpoints import check_checkpoint, trained_sampling
 from flows.opening import fitting_profile, opened_stages
 from flows.orchestration.artifact_keys import slug
 from flows.session import Stages
@@ -105,6 +106,7 @@ def benchmark(request: BenchmarkRequest) -> Benchmark:
     for model in models:
         if isinstance(model, CheckpointModel):
             check_checkpoint(model.checkpoint, store)
+    models = [_as_trained(model, store) for model in models]
     samples = any(isinstance(model, CheckpointModel) for model in models)
     with opened_stages(store, fitting_profile(request.profile, samples=samples)) as stages:
         name = request.puzzles or suite_key(request.suite or "")
@@ -128,6 +130,14 @@ def benchmark(request: BenchmarkRequest) -> Benchmark:
         )
         work.raise_failures()
         return result
+
+
+def _as_trained(model: ApiModel | CheckpointModel, store: Store) -> ApiModel | CheckpointModel:
+    """Returns a model of the file; a checkpoint of a run has the run's limits where the file sets none."""
+    if isinstance(model, ApiModel):
+        return model
+    parameters = as_trained(model.parameters, trained_sampling(model.checkpoint, store))
+    return model.model_copy(update={"parameters": parameters})
 
 
 class _Work:

@@ -13,8 +13,10 @@ from artifacts.reading import Artifact
 from artifacts.refs import Report
 from artifacts.schemas import PUZZLES, RESULTS
 from artifacts.store.store import Store
+from flows.config.limits import cut_below_training, evaluated_as_trained
 from flows.inputs.models import fetched
 from flows.inputs.suites import measured_puzzles
+from flows.lookup.checkpoints import trained_sampling
 from flows.opening import fitting_profile, opened_stages
 from stages.environments.puzzle import Grader
 from stages.environments.tables import graders_of
@@ -36,7 +38,10 @@ class EvaluationRequest(Config):
     )
     store: str = Field(default="./deerstalker-data", description="Where artifacts are stored.")
     profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
-    config: EvaluateConfig = Field(default_factory=EvaluateConfig, description="Number of puzzles, and sampling.")
+    config: EvaluateConfig = Field(
+        default_factory=EvaluateConfig,
+        description="Number of puzzles, and sampling; limits that are not set are those of the checkpoint's run.",
+    )
 
 
 class Evaluation(Document):
@@ -72,7 +77,11 @@ def evaluate_checkpoint(request: EvaluationRequest) -> Evaluation:
     store = Store.open(request.store)
     with opened_stages(store, fitting_profile(request.profile)) as stages:
         stages.live.opened(f"evaluating {request.checkpoint} on {request.puzzles or request.suite}")
-        puzzles, split, config = measured_puzzles(request.puzzles, request.suite, request.config, stages)
+        trained = trained_sampling(request.checkpoint, store)
+        config = evaluated_as_trained(request.config, trained)
+        for line in cut_below_training(config.sampled, trained, "sampled") if trained else ():
+            stages.live.line(line)
+        puzzles, split, config = measured_puzzles(request.puzzles, request.suite, config, stages)
         checkpoint = fetched(stages, request.checkpoint, puzzles)
         settings = {**config.identity_settings, "split": split}
         key = shared_key(

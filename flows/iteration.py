@@ -6,7 +6,6 @@ from artifacts.refs import Batch, Checkpoint, Decision, Grades, Levels, Puzzles,
 from flows.inputs.judges import Judges, first_judges, judge
 from flows.inputs.models import fetched_source
 from flows.inputs.prompts import fitting_puzzles
-from flows.inputs.rows import settle_rows
 from flows.inputs.teachers import distilled
 from flows.session import Session
 from stages.evaluate import evaluate
@@ -62,7 +61,7 @@ def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> P
     )
     grades = run.run(grade, recipe.grade, rollouts, puzzles, out=run.at(n, "grades", Grades))
     if n == 1 and recipe.learns_from_rewards and not run.ctx.profile.allow_constant_reward and not run.has(n, "batch"):
-        check_first_rewards(run.ctx.store, rollouts, grades)
+        check_first_rewards(run.ctx.store, rollouts, grades, by_advantages=recipe.learns_from_advantages)
     judged = judge(run, start.judges, policy, rollouts, grades, puzzles, n)
     batch = run.run(pack, recipe.pack, rollouts, judged.grades, judged.values, out=run.at(n, "batch", Batch))
     weights = run.run(
@@ -100,7 +99,7 @@ def first_position(run: Session, puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles], P
     recipe = run.recipe
     weights = fetched_source(run, recipe.model, puzzles, recipe.taught)
     puzzles = fitting_puzzles(run, weights, puzzles)
-    settle_rows(run, weights, puzzles)
+    run.settle_rows(run, weights, puzzles)
     if recipe.warm_start is not None:
         out = run.address(run.layout.warm_start("checkpoint"), Checkpoint)
         weights = run.run(warm_start, recipe.warm_start, weights, puzzles, out=out)

@@ -15,11 +15,13 @@ from artifacts.layout import RunLayout
 from artifacts.refresh import record_done, record_request
 from artifacts.store.store import Store
 from flows.config.compute_types import compute_types
+from flows.config.limits import cut_below_training
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_profile, load_recipe
 from flows.config.soundness import check_sound
 from flows.inputs.models import hidden_size_of
 from flows.inputs.named import check_named
+from flows.inputs.rows import settle_rows
 from flows.lookup.checkpoints import with_fixed_names
 from flows.lookup.history import last_iteration
 from flows.orchestration.flow_runs import run_logger, this_flow_run
@@ -163,11 +165,23 @@ def opened_run(
         opened_stages(store, with_early_stop(recipe, profile)) as stages,
     ):
         stages.live.run_opened(store, layout, recipe)
-        for line in type_lines:
+        limits = [
+            line
+            for name, evaluation in (("evaluate", recipe.evaluate), ("final", recipe.final))
+            for line in cut_below_training(evaluation.sampled, recipe.longest_sampling, f"{name}.sampled")
+        ]
+        for line in (*type_lines, *limits):
             stages.live.line(line)
         shown = ShownRun(layout, store, tracker, stages.ctx.log, profile.store_link)
         session = Session(
-            recipe, layout, stages, refreshes, shown, stop_after=stop_after, before_writing=before_writing
+            recipe,
+            layout,
+            stages,
+            refreshes,
+            shown,
+            stop_after=stop_after,
+            before_writing=before_writing,
+            settle_rows=settle_rows,
         )
         yield session
         if refreshes.unfinished and session.reached >= last_iteration(store, layout):

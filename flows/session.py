@@ -17,7 +17,7 @@ from artifacts.identity import continued, differences, with_added
 from artifacts.layout import RunLayout
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.refresh import Refresh, Refreshes
-from artifacts.refs import K
+from artifacts.refs import Checkpoint, K, Puzzles, Ref
 from artifacts.store.store import MissingKeyError, Store
 from flows.config.recipe import Recipe
 from flows.orchestration.gpu_permit import GpuPermit
@@ -173,6 +173,7 @@ class Session(Stages):
     Args:
         stop_after: `stage@iteration` after which `LastStageDone` is raised; None runs to the end.
         before_writing: Called before any of the run's own artifacts is stored (see `freeze_recipe`).
+        settle_rows: Called with this run, its model and its puzzles before that (see `flows.inputs.rows`).
     """
 
     def __init__(
@@ -185,11 +186,13 @@ class Session(Stages):
         *,
         stop_after: str | None = None,
         before_writing: Callable[[], None] = lambda: None,
+        settle_rows: Callable[["Session", Ref[Checkpoint], Ref[Puzzles]], None] = lambda *_: None,
     ) -> None:
         super().__init__(stages.ctx, stages.live, stages.permit)
         self.recipe, self.layout, self.refresh = recipe, layout, refresh
         self._staged = bool(recipe.stages)
         self._before_writing = before_writing
+        self.settle_rows = settle_rows
         if stop_after is not None:
             name, _, number = stop_after.partition("@")
             self.last_task_run = _task_run_name(name, _iteration_label(int(number)))

@@ -14,7 +14,7 @@ from artifacts.documents.parsing import is_file
 from artifacts.errors import BadInputError
 from artifacts.refs import Ref
 from artifacts.store.store import Store
-from flows.cli.console.options import STORED, Flag, ProfileName, Repeated, Stored
+from flows.cli.console.options import STORED, Flag, Optional, ProfileName, Repeated, Stored
 from flows.cli.console.output import print_json, terminal
 from flows.cli.console.profiles import check_devices
 from flows.cli.console.puzzle_checks import not_provable, puzzle_at
@@ -56,7 +56,7 @@ def solve(
     index: int = 0,
     samples: int = 1,
     temperature: float = 0.0,
-    max_tokens: int = 256,
+    max_tokens: Annotated[int | None, Optional] = None,
     tool_calls: int = 0,
     stop: Annotated[tuple[str, ...], Repeated] = (),
     stop_token_ids: Annotated[tuple[int, ...], Repeated] = (),
@@ -74,7 +74,7 @@ def solve(
         index: Number of the puzzle in the file or split, from 0.
         samples: Number of answers.
         temperature: Sampling temperature; 0 takes the most likely answer.
-        max_tokens: Maximum length of an answer, in tokens.
+        max_tokens: Maximum length of an answer, in tokens; by default that of the run's training, for other models 256.
         tool_calls: Number of times that an answer may ask the environment's solver.
         stop: String that ends an answer; may be repeated.
         stop_token_ids: Token that ends an answer, besides the model's own; may be repeated.
@@ -82,20 +82,18 @@ def solve(
             it, and the first false step.
     """
     check_devices(profile)
+    from flows.config.limits import as_trained
+    from flows.lookup.checkpoints import trained_sampling
     from stages.sampling.config import SamplingConfig
 
     question = read_question(file, index, options.store)
     explained = explained_puzzle(question, file) if explain else None
-    settings = {
-        "samples_per_prompt": samples,
-        "temperature": temperature,
-        "max_tokens": max_tokens,
-        "tool_calls": tool_calls,
-        "stop": stop,
-        "stop_token_ids": stop_token_ids,
-    }
-    sampling = validate(SamplingConfig, settings, "solve")
-    told = solver_of(question, file) if sampling.tool_calls else None
+    settings: dict[str, Any] = {"samples_per_prompt": samples, "temperature": temperature, "tool_calls": tool_calls}
+    limits = {"max_tokens": max_tokens, "stop": stop or None, "stop_token_ids": stop_token_ids or None}
+    settings |= {name: value for name, value in limits.items() if value is not None}
+    given = validate(SamplingConfig, settings, "solve")
+    told = solver_of(question, file) if given.tool_calls else None
+    sampling = as_trained(given, trained_sampling(checkpoint, Store.open(options.store)))
     completions, opened = _completions(question, checkpoint, profile, sampling, options, told)
     puzzle, judge = (_after_prompt(item, opened) for item in (question.puzzle, explained))
     print_answers(AskedPrompt(question.prompt, puzzle), checkpoint, completions, options, judge)

@@ -10,6 +10,7 @@ from artifacts.identity import settings_of, sha256_json
 from artifacts.refs import Checkpoint, Ref
 from artifacts.store.store import Store
 from flows.compare.algorithm import algorithm
+from flows.config.learning import check_learns
 from flows.config.recipe import Recipe
 from flows.config.recipe_diff import differences
 from flows.config.recipes import load_recipe, overridden, validate
@@ -113,6 +114,7 @@ def _candidate(name: str, own: Recipe, overrides: Sequence[str]) -> ComparedReci
         raise BadInputError(name, "a value model", "recipes without one", "train them as runs, and `diff` the runs")
     recipe = validate(Recipe, overridden(settings, overrides), name)
     recipe = recipe.with_rows_of(own.model_dump(mode="json"))  # so that nothing but the algorithm differs
+    check_learns(recipe)
     _check_buffer(name, recipe, own)
     resamples = source.sample.resample is not None or recipe.sample.resample is not None
     return ComparedRecipe(

@@ -27,6 +27,8 @@ from stages.prepare import PrepareConfig
 from stages.promotion.gate import PromoteConfig
 from stages.promotion.reward_alarm import RewardAlarm
 from stages.sample import SampleConfig
+from stages.sampling.config import SamplingConfig
+from stages.sampling.limits import longest, with_followed_limits
 from stages.strategies.config import BestOf
 from stages.training.critic import ValueConfig
 from stages.warm_start import WarmStartConfig
@@ -142,6 +144,12 @@ class Recipe(Config):
         return self.teach is None
 
     @property
+    def learns_from_advantages(self) -> bool:
+        """Whether nothing is learned if every advantage is 0; false if right completions are imitated anyway."""
+        loss = self.finetune.loss
+        return self.pack.uniform_groups == "dropped" or not (loss.kind == "cross_entropy" or loss.positive_nll)
+
+    @property
     def taught(self) -> Taught | None:
         """Texts of the solver, other than answers, that the vocabulary of a model made from scratch must cover."""
         of_warm_start = self.warm_start.taught if self.warm_start else None
@@ -162,7 +170,7 @@ class Recipe(Config):
         if isinstance(distil := data.get("distil"), dict):
             parts = {name: distil.get(name, {}) for name in ("sample", "texts", "sft")}
             spread["distil"] = {**distil, **_with_seed(parts, seed)}
-        return with_base_sections(_with_correction(spread))
+        return with_followed_limits(with_base_sections(_with_correction(spread)))
 
     @model_validator(mode="after")
     def _stages_agree(self) -> Self:
@@ -208,6 +216,11 @@ class Recipe(Config):
         return [self.in_stage(number) for number in range(len(self.stages))] or [self]
 
     @property
+    def longest_sampling(self) -> SamplingConfig:
+        """The settings by which iterations sample; in a staged run, those of the stage with the highest limit."""
+        return longest([part.sample.sampling for part in self.parts])
+
+    @property
     def rates_itself(self) -> bool:
         """Whether an iteration needs the pass rates that earlier iterations measured."""
         return any(RUN in part.sample.rated_names for part in self.parts)
@@ -235,6 +248,11 @@ class Recipe(Config):
             if value > bound:
                 raise ValueError(f"{name} is {value}, more than {bound_name} ({bound})")
         sampled, trained = self.sample.sampling.temperature, self.finetune.loss.temperature
+        if sampled == 0 and self.finetune.loss.temperature_of == "sampler":
+            raise ValueError(
+                "sample.sampling.temperature is 0, so that all completions of a prompt are the same: set it above 0, "
+                "and finetune.loss.temperature to the same"
+            )
         if sampled != trained and self.finetune.loss.temperature_of == "sampler":
             raise ValueError(
                 f"finetune.loss.temperature is {trained}, but sample.sampling.temperature is {sampled}: write the same "

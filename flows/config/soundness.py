@@ -1,6 +1,7 @@
 """Checks of recipes for new runs: combinations of valid settings that cannot teach what they promise."""
 
 from artifacts.errors import BadInputError
+from flows.config.learning import check_learns
 from flows.config.recipe import Recipe
 from stages.curriculum.levels import SHARES, is_share, rated_name
 from stages.curriculum.order import Pools
@@ -15,13 +16,15 @@ def check_sound(recipe: Recipe) -> None:
     """Refuses an unsound recipe. Call it for new runs only: a run that began before this check may continue.
 
     Raises:
-        BadInputError: The loss uses the sampler's probabilities as the model's, but the sampler changes them; the
-            standard deviation of the batch would include groups that `sample.resample` drops; pools are formed by
-            numbers other than shares; or `distil.sample` reads pass rates, which are not known yet when it samples.
+        BadInputError: The recipe cannot learn (see `check_learns`); rows are too short; the loss uses the sampler's
+            probabilities as the model's, but the sampler changes them; the standard deviation of the batch would
+            include groups that `sample.resample` drops; pools are formed by numbers other than shares; or
+            `distil.sample` reads pass rates, which are not known yet when it samples.
     """
     if recipe.distil is not None:
         _check_known_columns(recipe.distil.sample)
         _check_pools("distil.sample", recipe.distil.sample)
+    check_learns(recipe)
     for part in recipe.parts:
         _check_sound_part(part)
 

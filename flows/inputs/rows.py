@@ -52,7 +52,7 @@ def settle_rows(run: Session, weights: Ref[Checkpoint], puzzles: Ref[Puzzles]) -
     shape = shape_of_config(read_json(folder / "config.json"))
     size = ModelSize(shape.parameters, "by its config.json", shape)
     run.recipe = with_rows(written, run.ctx.profile, lengths=lengths, size=size)
-    check_rows(run.recipe, lengths)
+    check_rows(run.recipe, lengths, shortest=min(prompts, default=1))
     for line in described(run.recipe, written):
         run.live.line(line)
 

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from artifacts.documents.parsing import is_file, is_folder
+from artifacts.documents.run_files import read_recipe
 from artifacts.errors import BadInputError
 from artifacts.layout import RunLayout, is_run_name
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref, Report
 from artifacts.store.store import Store
+from flows.config.recipe import Recipe
 from flows.config.recipes import load_recipe, validate
 from stages.models.folder import check_folder
 from stages.models.from_scratch import ScratchModel
@@ -26,6 +28,7 @@ from stages.models.source import (
     find_packaged_file,
 )
 from stages.promotion.promoted import read_promoted
+from stages.sampling.config import SamplingConfig
 
 _ITERATION = re.compile(r"[0-9]{1,7}")
 FORMS = "a run, RUN@ITERATION, a checkpoint's key, a Hugging Face folder, hub:ID, gguf:PACKAGE/FILE or recipe:NAME"
@@ -127,6 +130,25 @@ def published_checkpoint(name: str, store: Store) -> Ref[Checkpoint]:
             f"--checkpoint {name}", f"no run with a promoted checkpoint in {store.url}", FORMS, "see `deerstalker runs`"
         )
     return promoted.checkpoint
+
+
+def trained_sampling(name: str, store: Store) -> SamplingConfig | None:
+    """Returns the settings by which the iterations of a checkpoint's run sample; None for a model that is of no run.
+
+    Args:
+        name: A name as `find_checkpoint` takes it.
+        store: The store of the run.
+
+    Raises:
+        BadInputError: There is no such checkpoint or source, or the recipe of the run is not valid.
+    """
+    if not isinstance(source := find_checkpoint(name, store), Ref):
+        return None
+    runs, _, rest = source.key.partition("/") if "/" in name else ("runs", "/", name.partition("@")[0])
+    layout = RunLayout(rest.partition("/")[0]) if runs == "runs" else None
+    if layout is None or not store.exists(layout.recipe):
+        return None
+    return validate(Recipe, read_recipe(store, layout), f"recipe of {layout.run}").longest_sampling
 
 
 def with_fixed_names(source: ModelConfig, store: Store, begun: Mapping[str, Any] | None) -> ModelConfig:

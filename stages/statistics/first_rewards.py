@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from artifacts.errors import BadInputError
 from artifacts.reading import Artifact
 from artifacts.refs import Grades, Ref, Rollouts
-from artifacts.schemas import GRADES, GRADES_FILE, ROLLOUTS
+from artifacts.schemas import GRADES, GRADES_FILE, ROLLOUTS, TOKEN_ADVANTAGES, TOKEN_ADVANTAGES_FILE
 from artifacts.store.store import Store
 
 _FEWEST = 32
@@ -18,45 +19,53 @@ _TOLERANCE = 1e-8
 _SHOWN_REASONS, _SHOWN_CHARACTERS = 3, 200
 
 
-def check_first_rewards(store: Store, rollouts: Ref[Rollouts], grades: Ref[Grades]) -> None:
-    """Checks that the rewards of the first iteration differ and that answers could be read.
+def check_first_rewards(
+    store: Store, rollouts: Ref[Rollouts], grades: Ref[Grades], *, by_advantages: bool = True
+) -> None:
+    """Checks that the advantages of the first iteration differ and that answers could be read.
 
-    A few completions may have equal rewards by chance, so they are not checked. Under process supervision the steps
-    have rewards of their own: rewards may then be equal as long as advantages differ, and answers may be missing as
-    long as there are statements.
+    Rewards that differ between prompts but not within a group give advantages of 0, and nothing is learned. Under
+    process supervision the tokens have advantages of their own, and answers may be missing as long as there are
+    statements. A few completions may be equal by chance, so they are not checked.
 
     Args:
         store: The store of both artifacts.
         rollouts: The first iteration's rollouts.
         grades: Their grades.
+        by_advantages: Whether the recipe learns from advantages; otherwise rewards must differ.
 
     Raises:
-        BadInputError: All rewards are the same, or no completion has an answer that could be read. It names the three
-            most frequent reasons and shows a completion.
+        BadInputError: All advantages are the same, or no completion has an answer that could be read. It names the
+            three most frequent reasons and shows a completion.
     """
-    table = Artifact.open(store, grades).read_table(GRADES_FILE, GRADES)
+    graded = Artifact.open(store, grades)
+    table = graded.read_table(GRADES_FILE, GRADES)
     if len(table) < _FEWEST:
         return
-    constant = all(_spread(table[name].drop_nulls().to_numpy()) <= _TOLERANCE for name in ("reward", "advantage"))
+    judged = [table["advantage" if by_advantages else "reward"]]
+    if by_advantages and TOKEN_ADVANTAGES_FILE in graded.names():
+        judged.append(graded.read_table(TOKEN_ADVANTAGES_FILE, TOKEN_ADVANTAGES)["advantages"].explode())
+    constant = all(_spread(values.drop_nulls().to_numpy()) <= _TOLERANCE for values in judged)
     answers = [list(json.loads(row).values()) for row in table["answers"]]
     unread = all(answer["text"] is None for row in answers for answer in row) and not table["statements"].sum()
     if not (constant or unread):
         return
     reasons = Counter(reason for row in answers for reason in {_reason(answer) for answer in row})
     listed = "; ".join(f"{reason} ({count})" for reason, count in reasons.most_common(_SHOWN_REASONS))
-    found = (
-        f"no answer could be read in {len(table)} completions"
-        if unread
-        else f"the reward {table['reward'][0]:g} for all"
-    )
+    lowest, highest = cast(float, table["reward"].min()), cast(float, table["reward"].max())
+    found, remedy = f"the reward {lowest:g} for all", "correct the prompt, the grader or max_tokens"
+    if unread:
+        found = f"no answer could be read in {len(table)} completions"
+    elif highest - lowest > _TOLERANCE:
+        found = f"rewards from {lowest:g} to {highest:g} that are equal within each group, so that advantages are 0"
+        remedy = "raise sample.sampling.samples_per_prompt or temperature, or choose prompts of medium difficulty"
     sampled = Artifact.open(store, rollouts).read_tables(ROLLOUTS).sort("group", "sample")
     example = sampled["text"][0][:_SHOWN_CHARACTERS]
     raise BadInputError(
         "the first iteration's rewards",
         f"{found}{f': {listed}' if listed else ''}; the first completion is {example!r}",
-        "rewards that differ and answers that can be read, or there is nothing to learn from",
-        "correct the prompt, the grader or max_tokens and start a new run; to go on with this one, add "
-        "--set-profile allow_constant_reward=true",
+        "rewards that differ within groups, and answers that can be read, or there is nothing to learn from",
+        f"{remedy} and start a new run; to go on with this one, add --set-profile allow_constant_reward=true",
     )
 
 

@@ -94,13 +94,13 @@ class MeasureOptions:
     top_p
         Share of probability from which sampled tokens are drawn.
     max_tokens
-        Maximum length of an answer, in tokens.
+        Maximum length of an answer, in tokens; by default that of the run's training, for other models 256.
     tool_calls
-        Number of times that an answer may ask the environment's solver.
+        Number of times that an answer may ask the environment's solver; by default as in the run's training.
     stop
-        String that ends an answer; may be repeated.
+        String that ends an answer; may be repeated; by default as in the run's training.
     stop_token_ids
-        Token that ends an answer, besides the model's own; may be repeated.
+        Token that ends an answer, besides the model's own; may be repeated; by default as in the run's training.
     greedy
         Also take the most likely answer of each puzzle.
     strategy
@@ -112,8 +112,8 @@ class MeasureOptions:
     samples: int = 4
     temperature: float = 1.0
     top_p: float = 1.0
-    max_tokens: int = 256
-    tool_calls: int = 0
+    max_tokens: Annotated[int | None, Optional] = None
+    tool_calls: Annotated[int | None, Optional] = None
     stop: Annotated[tuple[str, ...], Repeated] = ()
     stop_token_ids: Annotated[tuple[int, ...], Repeated] = ()
     greedy: Annotated[bool, Optional] = True
@@ -130,15 +130,18 @@ class MeasureOptions:
             from flows.config.strategies import strategy_settings
 
             strategies["strategies"] = [strategy_settings(text) for text in self.strategy]
-        sampled = {
+        sampled: dict[str, Any] = {
             "samples_per_prompt": self.samples,
             "temperature": self.temperature,
             "top_p": self.top_p,
+        }
+        limits = {
             "max_tokens": self.max_tokens,
             "tool_calls": self.tool_calls,
-            "stop": self.stop,
-            "stop_token_ids": self.stop_token_ids,
+            "stop": self.stop or None,
+            "stop_token_ids": self.stop_token_ids or None,
         }
+        sampled |= {name: value for name, value in limits.items() if value is not None}
         count = {} if self.count is None else {"puzzles": self.count}
         return {**count, "sampled": sampled, "greedy": self.greedy, **strategies}
 

@@ -181,7 +181,10 @@ def test_a_setting_that_one_side_lacks_has_one_value() -> None:
         Difference("model.file", {"a": "SmolLM2-135M-Instruct.Q4_1.gguf"}),
         Difference("model.id", {"b": "a/b"}),
         Difference("model.revision", {"b": "main"}),
-        Difference("sample.sampling.early_stop", {"a": {"alpha": 0.992, "threshold": -3.0}, "b": None}),
+        *(
+            Difference(f"{section}.early_stop", {"a": {"alpha": 0.992, "threshold": -3.0}, "b": None})
+            for section in ("sample.sampling", "evaluate.sampled", "final.sampled")
+        ),
     ]
 
 

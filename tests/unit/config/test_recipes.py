@@ -15,14 +15,22 @@ from artifacts.documents.checksums import read_sums
 from artifacts.errors import BadInputError, IdentityMismatchError
 from artifacts.identity import Identity, settings_of
 from artifacts.layout import RunLayout
+from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Report
 from artifacts.store.store import Store
+from flows.cli.console.options import MeasureOptions
+from flows.compare.candidates import candidates
+from flows.config.limits import cut_below_training, evaluated_as_trained
 from flows.config.recipe import Recipe
-from flows.config.recipes import load_profile, load_recipe, recipe_names
+from flows.config.recipes import load_profile, load_recipe, recipe_names, validate
+from flows.lookup.checkpoints import trained_sampling
+from flows.lookup.history import read_run
 from flows.opening import RunRequest, opened, with_early_stop, with_fixed_model
 from flows.session import check_recipe, freeze_recipe, recipe_to_continue
+from stages.evaluate import EvaluateConfig
 from stages.models.from_scratch import ScratchModel
 from stages.models.source import StoredModel
+from stages.sampling.config import SamplingConfig
 from tests.support.made_run import make_run
 
 
@@ -35,6 +43,144 @@ def test_our_recipes_load_and_survive_freezing(name: str) -> None:
 def test_our_profiles_load() -> None:
     for entry in files("deployments").joinpath("profiles").iterdir():
         load_profile(entry.name.removesuffix(".toml"))
+
+
+TINY = {
+    "title": "x",
+    "iterations": 1,
+    "model": {"source": "scratch"},
+    "rate": {"models": [{"name": "a"}]},
+    "distil": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("setting", "followed"),
+    [
+        ({"max_tokens": 4096}, True),
+        ({"stop": ["END"]}, True),
+        ({"tool_calls": 2}, True),
+        ({"early_stop": {"threshold": -2.0}}, True),
+        ({"samples_per_prompt": 3}, False),
+        ({"top_p": 0.9}, False),
+        ({"temperature": 0.7}, False),
+    ],
+)
+def test_evaluations_follow_the_limits_of_training_and_nothing_else(setting: dict[str, Any], followed: bool) -> None:
+    loss = {"temperature": setting.get("temperature", 1.0)}
+    data = {**TINY, "sample": {"sampling": setting}, "finetune": {"loss": loss}}
+    recipe = validate(Recipe, data, "test")
+    assert recipe.rate and recipe.distil
+    (name,) = setting
+    sections = [recipe.evaluate.sampled, recipe.final.sampled, recipe.rate.sampling]
+    sections += [] if name == "tool_calls" else [recipe.distil.sample.sampling]
+    trained = getattr(recipe.sample.sampling, name)
+    assert [getattr(section, name) == trained for section in sections] == [followed] * len(sections)
+    own = {"max_tokens": 7, "stop": ["X"], "tool_calls": 0, "early_stop": None}
+    sampled = validate(Recipe, {**data, "evaluate": {"sampled": own}}, "test").evaluate.sampled
+    assert (sampled.max_tokens, sampled.stop, sampled.tool_calls, sampled.early_stop) == (7, ("X",), 0, None)
+
+
+def test_evaluations_of_a_staged_run_follow_the_stage_with_the_highest_limit() -> None:
+    recipe = load_recipe("fastcurl", ["final.sampled={samples_per_prompt=2}"])
+    longest = [stage.sample.sampling.max_tokens for stage in recipe.stages]
+    assert longest == [8192, 16384, 24576, 16384]
+    assert recipe.evaluate.sampled.max_tokens == recipe.final.sampled.max_tokens == 24576
+
+
+OWN_TEMPERATURE = ("finetune.loss.temperature_of=loss", "finetune.loss.old_logprobs=trainer")
+NO_TERM = ("grade.reward.accuracy_weight=0", "pack.uniform_groups=kept")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            ["sample.sampling.samples_per_prompt=1"],
+            r"samples_per_prompt: 1, .* 0 with grade\.advantage\.baseline = 'group_mean'",
+        ),
+        (
+            ["sample.sampling.samples_per_prompt=1", "grade.advantage={baseline='leave_one_out', scale='none'}"],
+            r"samples_per_prompt: 1, .* 0 with grade\.advantage\.baseline = 'leave_one_out'",
+        ),
+        (
+            [
+                "sample.sampling.samples_per_prompt=1",
+                "sample.puzzles_per_iteration=1",
+                "pack.updates=1",
+                "grade.advantage={baseline='batch_mean', scale='none'}",
+            ],
+            r"samples_per_prompt: 1, and 1 puzzle",
+        ),
+        (["sample.sampling.temperature=0", *OWN_TEMPERATURE], r"temperature: 0\.0, so that all completions"),
+        (["sample.sampling.top_k=1", "finetune.loss.old_logprobs=trainer"], r"top_k: 1, so that all completions"),
+        (["grade.reward.accuracy_weight=0"], r"grade\.reward: no term with a weight"),
+        (["grade.reward={accuracy_weight=0, outcomes={right=1.0, wrong=1.0, no_answer=1.0}}"], r"no term with a"),
+        (["finetune.frozen_iterations=48"], r"frozen_iterations: 48, .* none of 48 iterations"),
+        (["pack.last_token_advantage=zero", "sample.sampling.max_tokens=1"], r"last_token_advantage: zero"),
+        ([*NO_TERM, "finetune.loss.entropy_coef=0.1"], r"no term with a weight"),
+    ],
+)
+def test_recipes_that_cannot_learn_are_refused_before_a_run(
+    request_of_mine: Callable[..., RunRequest], changes: list[str], message: str
+) -> None:
+    with pytest.raises(BadInputError, match=message), opened(request_of_mine(*changes)):
+        pass
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["sample.sampling.samples_per_prompt=1", "grade.advantage={baseline='batch_mean', scale='batch_std'}"],
+        ["sample.sampling.samples_per_prompt=1", "grade.advantage={baseline='none', scale='none'}", "value={}"],
+        ["sample.sampling.temperature=0", *OWN_TEMPERATURE, "finetune.loss.kind=cross_entropy",
+         "pack={row_tokens=256, completions='right', uniform_groups='kept'}"],
+        ["sample.sampling.samples_per_prompt=1", "teach={hint='derivation'}"],
+        [*NO_TERM, "grade.advantage.level=process"],
+        ["iterations=0", "sample.sampling.samples_per_prompt=1"],
+        ["finetune.frozen_iterations=48", "grade.advantage={baseline='none', scale='none'}", "value={}"],
+    ],
+)  # fmt: skip
+def test_recipes_that_learn_without_a_group_may_begin(
+    request_of_mine: Callable[..., RunRequest], changes: list[str]
+) -> None:
+    with opened(request_of_mine(*changes)):
+        pass
+
+
+def test_a_candidate_of_a_comparison_that_cannot_learn_is_refused() -> None:
+    one = ["sample.sampling.samples_per_prompt=1", "grade.advantage={baseline='batch_mean', scale='batch_std'}"]
+    with pytest.raises(BadInputError, match=r"samples_per_prompt: 1, .* 0 with grade\.advantage\.baseline"):
+        candidates(load_recipe("quickstart", one), ["grpo"], [])
+
+
+def test_an_evaluation_that_cuts_earlier_than_training_is_warned_of_when_the_run_begins(
+    request_of_mine: Callable[..., RunRequest], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with opened(request_of_mine("sample.sampling.max_tokens=100", "evaluate.sampled.max_tokens=99")):
+        pass
+    warnings = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
+    assert warnings == [
+        "warning: evaluate.sampled.max_tokens is 99, but completions are trained with up to 100 tokens: longer answers "
+        "are measured as cut"
+    ]
+
+
+def test_a_checkpoint_of_a_run_is_measured_with_the_limits_of_its_training(made: tuple[Store, RunLayout]) -> None:
+    store, layout = made
+    key = Artifact.at(store, layout.iteration(2, "checkpoint")).ref.key
+    for name in ("made", "made@2", key):
+        assert trained_sampling(name, store) == read_run(store, "made").typed_recipe().sample.sampling
+    assert trained_sampling("hub:a/b", store) is None
+    trained = SamplingConfig(max_tokens=512, stop=("END",), temperature=0.7)
+    given = EvaluateConfig.model_validate(MeasureOptions(count=3).config())
+    followed = evaluated_as_trained(given, trained)
+    assert (followed.puzzles, followed.sampled.max_tokens, followed.sampled.stop) == (3, 512, ("END",))
+    assert (followed.sampled.temperature, followed.sampled.samples_per_prompt) == (1.0, 4)
+    short = EvaluateConfig.model_validate(MeasureOptions(max_tokens=16).config())
+    assert evaluated_as_trained(short, trained).sampled.max_tokens == 16
+    assert len(cut_below_training(short.sampled, trained, "sampled")) == 1
+    assert evaluated_as_trained(given, None) == given
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,15 @@ from artifacts.identity import Identity
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Grades, Puzzles, Ref, Rollouts
-from artifacts.schemas import GRADES, GRADES_FILE, PUZZLES, ROLLOUTS, as_table
+from artifacts.schemas import (
+    GRADES,
+    GRADES_FILE,
+    PUZZLES,
+    ROLLOUTS,
+    TOKEN_ADVANTAGES,
+    TOKEN_ADVANTAGES_FILE,
+    as_table,
+)
 from artifacts.store.store import Store
 from flows.cli.app import run_command
 from flows.config.recipes import load_recipe
@@ -397,6 +405,20 @@ def test_first_rewards_without_a_signal_are_refused(folder: Path, ctx: StageCont
     advantages = pl.Series("advantage", [float(number % 3) for number in range(len(table))])
     by_steps.write_table(GRADES_FILE, table.with_columns(advantages), GRADES)
     check_first_rewards(ctx.store, same[0], by_steps.publish())  # as under process supervision
+    flat = ArtifactAddress(ctx.store, "flat", Grades).attempt(Identity.of("grade", 10, {}))
+    varied = [pl.Series("reward", [float(number % 3) for number in range(len(table))]), pl.lit(0.0).alias("advantage")]
+    flat.write_table(GRADES_FILE, table.with_columns(varied), GRADES)
+    grades = flat.publish()
+    with pytest.raises(
+        BadInputError, match=r"rewards from 0 to 2 that are equal within each group, so that advantages"
+    ):
+        check_first_rewards(ctx.store, same[0], grades)
+    check_first_rewards(ctx.store, same[0], grades, by_advantages=False)  # right completions are imitated anyway
+    tokens = ArtifactAddress(ctx.store, "tokens", Grades).attempt(Identity.of("grade", 11, {}))
+    tokens.write_table(GRADES_FILE, table.with_columns(varied), GRADES)
+    rows = [{"group": 0, "sample": number, "advantages": [float(number % 2)]} for number in range(len(table))]
+    tokens.write_table(TOKEN_ADVANTAGES_FILE, as_table(rows, TOKEN_ADVANTAGES), TOKEN_ADVANTAGES)
+    check_first_rewards(ctx.store, same[0], tokens.publish())  # means are 0, but tokens differ
     good = stage_grades(ctx, folder, ["raise no"] * 31 + ["score 0.5"], 4)
     check_first_rewards(ctx.store, *good)
     table = Artifact.open(ctx.store, good[1]).read_table(GRADES_FILE, GRADES)
