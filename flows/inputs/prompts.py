@@ -21,12 +21,10 @@ _OTHERS = "use a model with a longer context, or leave such puzzles out of the s
 """Remedy for models beside the policy, such as teachers: `puzzles.overlong` is about the policy's context."""
 
 
-def longest_prompt(stages: Stages, model: Ref[Checkpoint], puzzles: Ref[Puzzles], split: str = "train") -> int:
-    """Returns the tokens of the longest prompt of a split, chat template included; 0 if the split is empty.
-
-    They are counted once for a set and a tokenizer.
-    """
-    return _facts(stages, counted(stages, model, puzzles))["longest"].get(split, 0)
+def prompt_lengths(stages: Stages, model: Ref[Checkpoint], puzzles: Ref[Puzzles], split: str = "train") -> list[int]:
+    """Returns the tokens of each prompt of a split, chat template included; they are counted once (see `counted`)."""
+    table = Artifact.open(stages.ctx.store, counted(stages, model, puzzles)).read_table(LENGTHS_FILE, PROMPT_LENGTHS)
+    return table.filter(pl.col("split") == split)["tokens"].to_list()
 
 
 def counted(stages: Stages, model: Ref[Checkpoint], puzzles: Ref[Puzzles]) -> Ref[PromptLengths]:

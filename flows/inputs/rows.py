@@ -8,7 +8,7 @@ from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.schemas import PUZZLES
 from artifacts.store.store import Store
 from flows.config.model_size import ModelSize, shape_of_config
-from flows.inputs.prompts import longest_prompt
+from flows.inputs.prompts import prompt_lengths
 from flows.plan.rows import Lengths, check_rows, described, with_rows
 from flows.session import Session
 from stages.environments.capabilities import AnswersCalls, needs
@@ -44,8 +44,9 @@ def settle_rows(run: Session, weights: Ref[Checkpoint], puzzles: Ref[Puzzles]) -
         return
     folder, written = run.ctx.local_folder(weights), run.recipe
     calls = any(part.sample.sampling.tool_calls for part in written.parts)
+    prompts = prompt_lengths(run, weights, puzzles)
     lengths = Lengths(
-        longest_prompt(run, weights, puzzles) or 1,
+        max(prompts, default=1),
         _told_tokens(store, puzzles, folder) if calls else 0,
         longest_sequence(folder, run.ctx.profile.engine.max_model_len),
     )
