@@ -208,7 +208,7 @@ def _run_rows(run: RunStudy) -> list[list[str]]:
 
 
 def _verdict_cells(statements: Mapping[str, float] | None) -> list[str]:
-    return [f"{statements[name]:.2f}" if makes_statements(statements) else "" for name in VERDICTS]
+    return [f"{statements[name]:.2f}" if statements and makes_statements(statements) else "" for name in VERDICTS]
 
 
 def _fit_row(name: str, fit: PowerLaw, interval: PowerLawBand | None) -> list[str]:
