@@ -115,7 +115,7 @@ def test_the_command_line_imports_little() -> None:
         (["puzzles", "make", "--out", "new", "--tokenizer", "nope@1"], "--tokenizer nope@1: "),
         (["puzzles", "make", "--out", "new", "--tokenizer", "gguf:nope/x.gguf"], "'nope' is not installed"),
         (["puzzles", "make", "--out", "new", "--tokenizer", "./nope"], "--tokenizer ./nope: cannot be read"),
-        (["plan", "--gpus", "8x80", "--plot", "x" * 300], "(File name too long); expected a new file"),
+        (["plan", "--recipe", "nope", "--gpus", "8x80", "--plot", "x" * 300], "recipe 'nope': unknown"),
         (["puzzles", "make", "--out", "x" * 300 + "/p.json"], "no such folder"),
         (["puzzles", "solve", "absent.json"], "absent.json"),
         (["puzzles", "solve", "x" * 300 + ".json"], "xxx.json: no such file"),
