@@ -186,7 +186,7 @@ class Session(Stages):
         *,
         stop_after: str | None = None,
         before_writing: Callable[[], None] = lambda: None,
-        settle_rows: Callable[["Session", Ref[Checkpoint], Ref[Puzzles]], None] = lambda *_: None,
+        settle_rows: Callable[["Session", Ref[Checkpoint], Ref[Puzzles]], None] = lambda run, weights, puzzles: None,
     ) -> None:
         super().__init__(stages.ctx, stages.live, stages.permit)
         self.recipe, self.layout, self.refresh = recipe, layout, refresh
