@@ -22,7 +22,6 @@ from stages.sampling import engine_key
 from stages.sampling.config import EngineHardware
 from stages.sampling.endpoint import Endpoint, EndpointError
 from stages.sampling.replicas.threads import THREADS_VARIABLE, cpu_threads
-from stages.sampling.replicas.weight_slices import WeightSlices
 
 MODEL_NAME = "policy"
 CHAT_TEMPLATE = "{{ messages[0]['content'] }}"
@@ -62,7 +61,7 @@ def engine_arguments(hardware: EngineHardware, model_dir: Path, socket_path: Pat
     # Load only the files that were checked, whatever else is in the folder. The chat template replaces the model's own,
     # which vLLM would render at its start without a limit; it is not used otherwise, because prompts are token ids.
     arguments += ["--load-format", "safetensors", "--config-format", "hf", "--chat-template", CHAT_TEMPLATE]
-    arguments += ["--worker-extension-cls", f"{WeightSlices.__module__}.{WeightSlices.__qualname__}"]
+    arguments += ["--worker-extension-cls", "stages.sampling.replicas.weight_slices.WeightSlices"]
     if hardware.max_model_len is not None:
         arguments += ["--max-model-len", str(hardware.max_model_len)]
     if hardware.max_num_batched_tokens is not None:

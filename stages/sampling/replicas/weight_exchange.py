@@ -14,7 +14,6 @@ import numpy as np
 from stages.models.tensor_file import ITEM_BYTES, data_start, to_bfloat16_bits
 from stages.models.tensors import StoredTensor, stored_tensors
 from stages.sampling.endpoint import Endpoint, EndpointError
-from stages.sampling.replicas.weight_slices import spans_of
 
 LOAD_TIMEOUT_S = 600.0
 SHORT_TIMEOUT_S = 10.0
@@ -24,6 +23,10 @@ _FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_pro
 """Tensors that vLLM makes of several, one after the other."""
 _VOCABULARY_TENSORS = ("embed_tokens.weight", "lm_head.weight")
 _VOCABULARY_MULTIPLE = 64
+BLOCKS = 8
+"""Number of slices of a tensor that is not compared as a whole."""
+LEAST_COUNT = 2048
+"""Least number of weights of a tensor that are compared."""
 _KEYS_WITHOUT_EFFECT = ("_name_or_path", "transformers_version", "use_cache", "torch_dtype", "dtype")
 
 
@@ -104,6 +107,24 @@ def set_weight_version(endpoint: Endpoint, digest: str) -> None:
         endpoint.call("POST", "/update_weight_version", {"new_version": digest}, timeout_s=SHORT_TIMEOUT_S)
     except EndpointError as error:
         raise ReloadRefusedError(str(error)) from error
+
+
+def spans_of(size: int, share: float) -> list[tuple[int, int]]:
+    """Returns the compared spans of a flat tensor: evenly spaced, the first at its start and the last at its end.
+
+    Args:
+        size: Number of its weights.
+        share: Share of them to compare, above 0; at least `LEAST_COUNT` are compared.
+
+    Returns:
+        Pairs of first weight and first weight behind; a single pair if the whole tensor is compared.
+    """
+    count = max(LEAST_COUNT, int(size * share)) // BLOCKS * BLOCKS
+    if share >= 1.0 or count >= size:
+        return [(0, size)]
+    length = count // BLOCKS
+    starts = [(size - length) * block // (BLOCKS - 1) for block in range(BLOCKS)]
+    return [(start, start + length) for start in starts]
 
 
 def tensor_digests(

@@ -1,34 +1,14 @@
-"""Slices of weights that engine and checkpoint are compared by, and the engine's side of the comparison.
+"""The engine's side of the comparison of weights (see `stages.sampling.replicas.weight_exchange`).
 
-vLLM adds `WeightSlices` to its worker (`--worker-extension-cls`), so this module imports nothing of the flow.
+vLLM adds `WeightSlices` to its worker (`--worker-extension-cls`). The flow never imports this module.
 """
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-BLOCKS = 8
-"""Number of slices of a tensor that is not compared as a whole."""
-LEAST_COUNT = 2048
-"""Least number of weights of a tensor that are compared."""
-
-
-def spans_of(size: int, share: float) -> list[tuple[int, int]]:
-    """Returns the compared spans of a flat tensor: evenly spaced, the first at its start and the last at its end.
-
-    Args:
-        size: Number of its weights.
-        share: Share of them to compare, above 0; at least `LEAST_COUNT` are compared.
-
-    Returns:
-        Pairs of first weight and first weight behind; a single pair if the whole tensor is compared.
-    """
-    count = max(LEAST_COUNT, int(size * share)) // BLOCKS * BLOCKS
-    if share >= 1.0 or count >= size:
-        return [(0, size)]
-    length = count // BLOCKS
-    starts = [(size - length) * block // (BLOCKS - 1) for block in range(BLOCKS)]
-    return [(start, start + length) for start in starts]
+import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 class WeightSlices:
@@ -49,9 +29,6 @@ class WeightSlices:
             slices: Spans by name of the parameter, in order; the last one ends at the end of the tensor, flat. A name
                 whose parameter is missing here or has another size is left out, as is one of no plain float type.
         """
-        import torch
-        from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-
         digests: dict[str, str] = {}
         for name, parameter in self.model_runner.get_model().named_parameters():
             spans = slices.get(name)

@@ -17,8 +17,15 @@ from torch import Tensor, nn
 
 from stages.models.tensors import WEIGHTS
 from stages.sampling.endpoint import Endpoint
-from stages.sampling.replicas.weight_exchange import ReloadRefusedError, WeightCheck, tensor_digests
-from stages.sampling.replicas.weight_slices import BLOCKS, LEAST_COUNT, WeightSlices, spans_of
+from stages.sampling.replicas.weight_exchange import (
+    BLOCKS,
+    LEAST_COUNT,
+    ReloadRefusedError,
+    WeightCheck,
+    spans_of,
+    tensor_digests,
+)
+from stages.sampling.replicas.weight_slices import WeightSlices
 from tests.support.serving import serving
 from tests.support.trees import save_model
 
