@@ -16,7 +16,7 @@ import polars as pl
 from artifacts.documents.self_checksum import shard_name
 from artifacts.errors import IdentityMismatchError
 from artifacts.identity import Identity, differences
-from artifacts.input_files import LARGEST_TABLE
+from artifacts.local.input_files import LARGEST_TABLE
 from artifacts.manifest import MANIFEST_NAME, Manifest, StoredFile, StoredIdentity, content_digest
 from artifacts.provenance import provenance
 from artifacts.refresh import Refresh

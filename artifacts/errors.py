@@ -58,7 +58,7 @@ class StoreError(DeerstalkerError):
 
 
 class DiskFullError(StoreError):
-    """A disk has no room for a file; a retry fails until somebody frees space (see `artifacts.full_disk`)."""
+    """A disk has no room for a file; a retry fails until somebody frees space (see `artifacts.local.full_disk`)."""
 
 
 class TransientError(DeerstalkerError):

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from artifacts.address import Attempt
 from artifacts.config import Config
-from artifacts.full_disk import DiskWatch
+from artifacts.local.full_disk import DiskWatch
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref
 from artifacts.store.progress import ProgressReport, watched

@@ -11,6 +11,7 @@ from typing import Any
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError, DeerstalkerError
 from artifacts.identity import Identity
+from artifacts.local.log_tail import tail_of
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref
 from stages.context import StageContext
@@ -18,7 +19,6 @@ from stages.models.merging.config import MergeConfig
 from stages.models.merging.same_shape import COMPARED, check_same_shape
 from stages.models.source import BAD_INPUT_STATUS
 from stages.processes.guarded import GuardedProcess
-from stages.processes.log_tail import tail_of
 
 REVISION = 1
 _LOOK_S = 0.1

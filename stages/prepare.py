@@ -13,7 +13,7 @@ from artifacts.address import ArtifactAddress
 from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.identity import Added, Identity, settings_of
-from artifacts.input_files import LARGEST_TABLE, read_input
+from artifacts.local.input_files import LARGEST_TABLE, read_input
 from artifacts.reading import Artifact
 from artifacts.refs import Puzzles, Ref
 from artifacts.schemas import PUZZLES

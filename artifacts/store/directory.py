@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from artifacts.errors import SEE_DOCTOR, BadInputError, IntegrityError, StoreError, TransientError
-from artifacts.full_disk import disk_full, is_full_disk, is_quota
-from artifacts.input_files import LARGEST_WEIGHTS, UnfitInputError, open_regular, read_regular
+from artifacts.local.full_disk import disk_full, is_full_disk, is_quota
+from artifacts.local.input_files import LARGEST_WEIGHTS, UnfitInputError, open_regular, read_regular
 from artifacts.store.keys import (
     TEMPORARY_PREFIX,
     FileDigest,

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from artifacts.errors import SEE_DOCTOR, BadInputError, IntegrityError, StoreError
-from artifacts.full_disk import disk_full, is_full_disk, is_quota
-from artifacts.input_files import LARGEST_DOCUMENT, LARGEST_WEIGHTS
+from artifacts.local.full_disk import disk_full, is_full_disk, is_quota
+from artifacts.local.input_files import LARGEST_DOCUMENT, LARGEST_WEIGHTS
 from artifacts.store.directory import DirectoryBackend
 from artifacts.store.keys import (
     TEMPORARY_PREFIX,

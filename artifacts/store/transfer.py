@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
-from artifacts.input_files import LARGEST_WEIGHTS, open_regular
+from artifacts.local.input_files import LARGEST_WEIGHTS, open_regular
 from artifacts.store.keys import FileDigest, Progress
 
 _WORTH_A_THREAD_BYTES = 1 << 20

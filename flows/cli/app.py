@@ -14,7 +14,7 @@ from pathlib import Path
 from cyclopts import App, CycloptsError, Parameter
 
 from artifacts.errors import INDENT, BadInputError, DeerstalkerError, DiskFullError, IdentityMismatchError
-from artifacts.full_disk import disk_full, folder_of, is_full_disk, is_quota, nearly_full
+from artifacts.local.full_disk import disk_full, folder_of, is_full_disk, is_quota, nearly_full
 from flows.cli.console.arguments import check_arguments, exact_number
 from flows.cli.console.interrupts import INTERRUPTED, TERMINATED, Interrupts, Terminated, leave
 from flows.cli.console.usage import usage_error

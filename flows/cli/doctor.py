@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from artifacts.documents.parsing import exists
 from artifacts.errors import BadInputError, DeerstalkerError
-from artifacts.full_disk import disk_full, is_full_disk, is_quota
+from artifacts.local.full_disk import disk_full, is_full_disk, is_quota
 from artifacts.store.location import DEFAULT_STORE
 from flows.cli.console.options import (
     OUTPUT,

@@ -14,7 +14,7 @@ from cyclopts import App, Parameter
 from artifacts.documents.parsing import exists, is_folder, is_link
 from artifacts.documents.suggestions import did_you_mean
 from artifacts.errors import BadInputError, StoreError
-from artifacts.full_disk import disk_full, is_full_disk, is_quota
+from artifacts.local.full_disk import disk_full, is_full_disk, is_quota
 from artifacts.refs import Ref
 from artifacts.store.keys import TEMPORARY_PREFIX, shown
 from artifacts.store.store import Store

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from artifacts.errors import BadInputError
-from artifacts.full_disk import DiskWatch
+from artifacts.local.full_disk import DiskWatch
 from artifacts.store.location import DEFAULT_STORE
 from artifacts.store.store import Store
 from flows.cli.console.options import STORED, Flag, Optional, Stored

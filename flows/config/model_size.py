@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from artifacts.errors import BadInputError
-from artifacts.input_files import read_regular
+from artifacts.local.input_files import read_regular
 from artifacts.store.location import local_folder
 from stages.models.from_scratch import ScratchModel
 from stages.models.merging.config import MergedModel

@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 from artifacts.documents.parsing import check_plain, parse_toml
 from artifacts.documents.suggestions import choices_of, did_you_mean, meant_key
 from artifacts.errors import BadInputError
-from artifacts.input_files import LARGEST_SETTINGS, read_input
+from artifacts.local.input_files import LARGEST_SETTINGS, read_input
 
 M = TypeVar("M", bound=BaseModel)
 

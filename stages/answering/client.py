@@ -15,7 +15,7 @@ import openai
 
 from artifacts.documents.suggestions import did_you_mean
 from artifacts.errors import BadInputError, DeerstalkerError
-from artifacts.input_files import LARGEST_ANSWER, UnfitInputError, check_size
+from artifacts.local.input_files import LARGEST_ANSWER, UnfitInputError, check_size
 from artifacts.schemas import Outcome
 from stages.answering.settings import Access, ApiRequest
 

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from artifacts.documents.parsing import parse_json
 from artifacts.errors import BadInputError
-from artifacts.input_files import LARGEST_TABLE, read_input
+from artifacts.local.input_files import LARGEST_TABLE, read_input
 from stages.environments import environment
 from stages.environments.capabilities import ReadsPublished
 from stages.environments.puzzle import Puzzle

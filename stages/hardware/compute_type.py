@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from artifacts.errors import SEE_DOCTOR, BadInputError, DeerstalkerError
-from stages.processes.log_tail import tail_of
+from artifacts.local.log_tail import tail_of
 
 ComputeType = Literal["bf16", "fp32"]
 

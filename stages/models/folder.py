@@ -7,7 +7,7 @@ from pathlib import Path
 
 from artifacts.documents.parsing import is_folder
 from artifacts.errors import BadInputError
-from artifacts.input_files import LARGEST_TOKENIZER, LARGEST_WEIGHTS, check_input, open_regular, reason
+from artifacts.local.input_files import LARGEST_TOKENIZER, LARGEST_WEIGHTS, check_input, open_regular, reason
 from stages.models.json_file import read_json, refuse_own_code
 from stages.models.shape import ARCHITECTURES, DecoderShape, read_shape
 from stages.models.tensors import check_weights

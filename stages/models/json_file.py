@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from artifacts.errors import BadInputError
-from artifacts.input_files import read_input
+from artifacts.local.input_files import read_input
 
 
 def strict_json(text: str | bytes) -> object:

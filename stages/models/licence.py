@@ -3,7 +3,7 @@
 import importlib.metadata
 import re
 
-from artifacts.input_files import read_input
+from artifacts.local.input_files import read_input
 from artifacts.store.location import local_folder
 from artifacts.store.store import MissingKeyError, Store
 from stages.models.source import FolderModel, GgufPackageModel, ModelConfig

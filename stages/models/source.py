@@ -15,7 +15,7 @@ from pydantic import Field
 from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.identity import Added
-from artifacts.input_files import LARGEST_TOKENIZER, LARGEST_WEIGHTS, check_input, copy_input
+from artifacts.local.input_files import LARGEST_TOKENIZER, LARGEST_WEIGHTS, check_input, copy_input
 from artifacts.store.location import local_folder
 from artifacts.store.store import Store
 from stages.models.folder import check_folder

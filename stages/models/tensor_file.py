@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from artifacts.errors import BadInputError
-from artifacts.input_files import LARGEST_WEIGHTS, open_regular, reason
+from artifacts.local.input_files import LARGEST_WEIGHTS, open_regular, reason
 from stages.models.json_file import shown, strict_json
 
 ITEM_BYTES = {

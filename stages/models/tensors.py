@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from artifacts.errors import BadInputError
-from artifacts.input_files import LARGEST_WEIGHTS, open_regular
+from artifacts.local.input_files import LARGEST_WEIGHTS, open_regular
 from stages.models.json_file import read_json, shown
 from stages.models.shape import DecoderShape, read_shape
 from stages.models.tensor_file import data_start, read_header

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from artifacts.input_files import LARGEST_ANSWER, check_size, read_at_most
+from artifacts.local.input_files import LARGEST_ANSWER, check_size, read_at_most
 
 
 class EndpointError(Exception):

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from artifacts.full_disk import free_bytes
+from artifacts.local.full_disk import free_bytes
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.store.store import S3Options, Store
 from artifacts.verification import verify

@@ -3,7 +3,7 @@
 import sys
 
 from artifacts.errors import BadInputError
-from artifacts.input_files import LARGEST_DOCUMENT, read_at_most, read_input, reason
+from artifacts.local.input_files import LARGEST_DOCUMENT, read_at_most, read_input, reason
 
 
 def read_text_argument(name: str, forms: str) -> str:

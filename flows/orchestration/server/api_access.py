@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from artifacts.errors import BadInputError, DeerstalkerError
-from artifacts.input_files import LARGEST_DOCUMENT, UnfitInputError, joined, read_regular
+from artifacts.local.input_files import LARGEST_DOCUMENT, UnfitInputError, joined, read_regular
 
 if TYPE_CHECKING:
     import httpx

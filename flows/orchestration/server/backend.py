@@ -21,11 +21,11 @@ from types import TracebackType
 from typing import Self
 
 from artifacts.errors import SEE_DOCTOR, DeerstalkerError
-from artifacts.full_disk import DiskWatch
+from artifacts.local.full_disk import DiskWatch
+from artifacts.local.log_tail import tail_of
 from flows.orchestration.server.api_access import private, private_folder
 from flows.orchestration.server.local_server import InstallationRecord, database_lock, running_server
 from stages.processes.guarded import GuardedProcess
-from stages.processes.log_tail import tail_of
 from stages.processes.scratch import PREFIX, Scratch
 
 TAG = "deerstalker"

@@ -22,7 +22,8 @@ from pydantic import ValidationError
 
 from artifacts.documents.document import Document
 from artifacts.errors import BadInputError, DeerstalkerError
-from artifacts.input_files import read_regular
+from artifacts.local.input_files import read_regular
+from artifacts.local.log_tail import tail_of
 from flows.orchestration.server.api_access import (
     SERVER_VARIABLE,
     private,
@@ -32,7 +33,6 @@ from flows.orchestration.server.api_access import (
 )
 from flows.orchestration.server.listening import HOST, ListenAddress
 from stages.processes import guard
-from stages.processes.log_tail import tail_of
 from stages.processes.process_pool import start_ticks
 
 START_TIMEOUT_S = 300.0

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from artifacts.documents.parsing import parse_json
 from artifacts.errors import BadInputError
-from artifacts.input_files import read_input
+from artifacts.local.input_files import read_input
 from stages.answering.measured import BenchmarkedModel
 
 _EXPECTED = "the document that `deerstalker benchmark --json` prints"

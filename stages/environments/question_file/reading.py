@@ -12,7 +12,7 @@ import polars as pl
 from artifacts.documents.parsing import text_problem
 from artifacts.documents.suggestions import closest, did_you_mean
 from artifacts.errors import BadInputError
-from artifacts.input_files import LARGEST_TABLE, read_input
+from artifacts.local.input_files import LARGEST_TABLE, read_input
 from artifacts.store.location import local_folder
 from artifacts.store.store import MissingKeyError, Store
 from stages.environments.puzzle import Puzzle

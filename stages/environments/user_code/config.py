@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from artifacts.documents.parsing import exists
 from artifacts.documents.suggestions import did_you_mean
 from artifacts.errors import BadInputError
-from artifacts.input_files import read_input
+from artifacts.local.input_files import read_input
 from stages.environments.config import SourceConfig
 
 _PUT_IT = "put it beside the recipe, or into the working directory"

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from artifacts.documents.suggestions import did_you_mean
-from artifacts.input_files import read_regular
+from artifacts.local.input_files import read_regular
 from stages.environments.user_code.config import entry_point, version_of
 
 _MODULE = "deerstalker_user_environment"

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from artifacts.errors import BadInputError
-from artifacts.input_files import LARGEST_TOKENIZER, read_input
+from artifacts.local.input_files import LARGEST_TOKENIZER, read_input
 from stages.models.shape import read_shape
 
 COMPARED = ("config.json", "tokenizer.json")

@@ -8,7 +8,7 @@ from typing import Any, cast
 from tokenizers import Tokenizer
 
 from artifacts.errors import BadInputError
-from artifacts.input_files import LARGEST_TOKENIZER, read_input
+from artifacts.local.input_files import LARGEST_TOKENIZER, read_input
 from stages.models.json_file import read_json
 from stages.models.tokenizers.chat_template import ChatTemplate
 

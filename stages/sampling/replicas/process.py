@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from artifacts.errors import SEE_DOCTOR, BadInputError, DeerstalkerError, TransientError
+from artifacts.local.log_tail import tail_of, without_prefix
 from stages.hardware.compute_type import engine_build
 from stages.processes.guarded import GuardedProcess
-from stages.processes.log_tail import tail_of, without_prefix
 from stages.processes.memory import kernel_kills, refused_allocation
 from stages.processes.scratch import Scratch
 from stages.processes.stopped_processes import STOPPED_LIMIT_S, StoppedProcessWatch, session_processes

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NoReturn, Self
 
 from artifacts.errors import SEE_DOCTOR, BadInputError, DeerstalkerError, DiskFullError, TransientError
+from artifacts.local.log_tail import tail_of
 from stages.processes.guarded import GuardedProcess
-from stages.processes.log_tail import tail_of
 from stages.processes.memory import kernel_kills, refused_allocation
 from stages.training.job import ScoreJob, TrainJob
 from stages.training.results import StepMetrics, TrainResult, TrainTotals

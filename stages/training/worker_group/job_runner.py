@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 
 from artifacts.errors import BadInputError
-from artifacts.full_disk import disk_full, is_full_disk
-from artifacts.full_disk import free_bytes as free_bytes_of_disk
+from artifacts.local.full_disk import disk_full, is_full_disk
+from artifacts.local.full_disk import free_bytes as free_bytes_of_disk
 from stages.models.shape import DecoderShape, read_shape
 from stages.training.checkpointing.step_checkpoint import StepCheckpoints, resume
 from stages.training.job import ScoreJob, TrainJob

@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from artifacts.errors import BadInputError, DeerstalkerError, DiskFullError, IntegrityError, StoreError, TransientError
-from artifacts.full_disk import DiskWatch, free_bytes
+from artifacts.local.full_disk import DiskWatch, free_bytes
 
 MAPPED = """
 import mmap, os, sys

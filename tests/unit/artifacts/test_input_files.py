@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from artifacts.errors import BadInputError, DeerstalkerError
-from artifacts.input_files import LARGEST_DOCUMENT, UnfitInputError, read_input, read_regular
+from artifacts.local.input_files import LARGEST_DOCUMENT, UnfitInputError, read_input, read_regular
 from artifacts.store.directory import DirectoryBackend
 from artifacts.store.store import Store
 from flows.cli.console.texts import read_text_argument
@@ -147,7 +147,7 @@ def test_no_file_is_swapped_between_check_and_use(tmp_path: Path, monkeypatch: p
 
 
 READ_BY_THEMSELVES = {
-    "artifacts/input_files.py": "the one module that reads what comes from outside",
+    "artifacts/local/input_files.py": "the one module that reads what comes from outside",
     "artifacts/provenance.py": "our sources, and /proc",
     "artifacts/store/": "files that a stage has made, to be stored",
     "flows/cli/console/wheel_tag.py": "an installed package",

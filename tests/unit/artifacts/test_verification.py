@@ -13,8 +13,8 @@ from artifacts.documents.checksums import read_sums, sums_of, write_files
 from artifacts.documents.self_checksum import check_seal, checksum_in_name, sealed, sealed_json, shard_name
 from artifacts.errors import BadInputError, IntegrityError
 from artifacts.identity import Identity
-from artifacts.input_files import LARGEST_WEIGHTS
 from artifacts.layout import RunLayout
+from artifacts.local.input_files import LARGEST_WEIGHTS
 from artifacts.manifest import MANIFEST_NAME, Manifest, Pruned
 from artifacts.reading import Artifact
 from artifacts.refs import Grades

@@ -154,6 +154,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest
     def refused(path: str, *_: int, **__: object) -> int:
         raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr("artifacts.input_files.os.open", refused)
+    monkeypatch.setattr("artifacts.local.input_files.os.open", refused)
     with pytest.raises(BadInputError, match=r"own\.toml: cannot be read \(Permission denied\)"):
         load_recipe(str(path))

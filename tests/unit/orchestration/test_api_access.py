@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import BadInputError, DeerstalkerError
-from artifacts.input_files import LARGEST_DOCUMENT
+from artifacts.local.input_files import LARGEST_DOCUMENT
 from flows.orchestration.server import api_access
 from flows.orchestration.server.api_access import (
     masked,

@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
 from artifacts.errors import BadInputError, DeerstalkerError, DiskFullError, TransientError
-from artifacts.full_disk import DiskWatch
+from artifacts.local.full_disk import DiskWatch
 from stages.training.job import LossConfig, ScoreJob, TrainJob
 from stages.training.worker_group.group import WorkerGroup, worker_output
 from stages.training.worker_group.hardware import TrainHardware

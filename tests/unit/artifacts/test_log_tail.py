@@ -1,6 +1,6 @@
 """What is shown of a child process's log: the reasons, not the frames."""
 
-from stages.processes.log_tail import TAIL_LINES, tail_of
+from artifacts.local.log_tail import TAIL_LINES, tail_of
 
 _VLLM = """\
 (EngineCore pid=812) INFO 11-26 12:01:03 [core.py:93] Initializing a V1 LLM engine
