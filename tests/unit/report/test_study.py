@@ -214,7 +214,7 @@ def test_another_document_is_refused_by_its_field(tmp_path: Path, change: Any, m
     path.write_text(json.dumps(content))
     with pytest.raises(BadInputError, match=message):
         read_benchmark(str(path))
-    with pytest.raises(BadInputError, match="none.json: no such file"):
+    with pytest.raises(BadInputError, match=r"none\.json: no such file"):
         read_benchmark(str(tmp_path / "none.json"))
 
 
