@@ -22,13 +22,14 @@ def write_both_spellings(folder: Path) -> None:
     Raises:
         BadInputError: One of them cannot be read.
     """
-    for name, both in (("config.json", _both_in_config), ("tokenizer_config.json", _both_in_tokenizer_config)):
+    for name, both in (("config.json", both_in_config), ("tokenizer_config.json", _both_in_tokenizer_config)):
         path = folder / name
         if path.is_file() and (changed := both(before := read_json(path))) != before:
             path.write_text(json.dumps(changed, indent=2) + "\n", encoding="utf-8")
 
 
-def _both_in_config(config: dict[str, Any]) -> dict[str, Any]:
+def both_in_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a `config.json` in both spellings; equal for two configs that say the same."""
     config = dict(config)
     if dtype := config.get("dtype") or config.get("torch_dtype"):
         config["dtype"] = config["torch_dtype"] = dtype

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from stages.models.spellings import both_in_config
 from stages.models.tensor_file import ITEM_BYTES, data_start, to_bfloat16_bits
 from stages.models.tensors import StoredTensor, stored_tensors
 from stages.sampling.endpoint import Endpoint, EndpointError
@@ -43,7 +44,7 @@ def same_shape(served: Path | None, requested: Path) -> bool:
         path = folder / "config.json"
         if not path.is_file():
             return False
-        config = json.loads(path.read_bytes())
+        config = both_in_config(json.loads(path.read_bytes()))
         configs.append({key: value for key, value in config.items() if key not in _KEYS_WITHOUT_EFFECT})
     return configs[0] == configs[1]
 
