@@ -162,7 +162,7 @@ def opened_run(
     refreshes = record_request(store, layout, refresh, requested_at(), REDOABLE)
     with (
         open_tracker(profile, store, layout.run, recipe.model_dump(mode="json")) as tracker,
-        opened_stages(store, with_early_stop(recipe, profile)) as stages,
+        opened_stages(store, profile) as stages,
     ):
         stages.live.run_opened(store, layout, recipe)
         limits = [
@@ -193,15 +193,6 @@ def requested_at() -> datetime:
     created = this_flow_run().created
     assert created is not None
     return created
-
-
-def with_early_stop(recipe: Recipe, profile: Profile) -> Profile:
-    """Returns the profile, with `engine.early_stop` set if the recipe uses early stopping."""
-    sampled = [*(part.sample.sampling for part in recipe.parts), recipe.evaluate.sampled, recipe.final.sampled]
-    sampled += [recipe.distil.sample.sampling] if recipe.distil else []
-    if not any(sampling.early_stop for sampling in sampled):
-        return profile
-    return profile.model_copy(update={"engine": profile.engine.model_copy(update={"early_stop": True})})
 
 
 @contextmanager

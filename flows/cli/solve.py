@@ -219,11 +219,6 @@ def _puzzle_of(question: AskedPrompt, where: str) -> Puzzle:
     return question.puzzle or Puzzle(where, of_text(question.prompt).name, question.prompt, {}, 0, None, "", {})
 
 
-def _own_tokens(completion: "SampledCompletion") -> int:
-    """Returns the number of tokens that the model wrote."""
-    return len(completion.token_ids) - sum(completion.by_tool or ())
-
-
 def _puzzles(file: str, store_url: str) -> list[Puzzle] | None:
     """Returns the puzzles of a file or split; None if `file` names a prompt."""
     from artifacts.reading import Artifact
@@ -289,7 +284,7 @@ def print_answers(
                 "completions": [
                     {
                         "text": item.text,
-                        "tokens": _own_tokens(item),
+                        "tokens": item.own_tokens,
                         "finish_reason": item.finish_reason,
                         "grade": asdict(grades) if grades else None,
                         "explanation": derivation_json(derivation) if derivation else None,
@@ -306,7 +301,7 @@ def print_answers(
         else:
             console.print(Text(visible(item.text)), soft_wrap=True)
         if item.finish_reason != "stop":
-            console.print(f"(ended by {item.finish_reason} after {_own_tokens(item)} tokens)")
+            console.print(f"(ended by {item.finish_reason} after {item.own_tokens} tokens)")
         if question.puzzle and grades:
             console.print(_grade_table(question.puzzle, grades))
         for sentence in derivation.conclusions if derivation else ():

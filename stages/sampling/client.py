@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from artifacts.errors import DeerstalkerError
-from stages.sampling.config import EarlyStopConfig, SamplingConfig
-from stages.sampling.early_stop import hopeless_at
+from stages.sampling.completions import Completion, Completions, Logprobs, Tokens
+from stages.sampling.config import SamplingConfig
 from stages.sampling.endpoint import Endpoint
 
 
@@ -36,47 +38,30 @@ class Prompt:
     stop_token_ids: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class Turn:
-    """The tokens of one request.
-
-    Args:
-        token_ids: The tokens, including the end token or the last token of a stop string.
-        logprobs: Log-probability (nats) of each token; same length.
-        finish_reason: See `SampledCompletion`.
-        called: Whether a string of `Prompt.stop` ended it.
-    """
-
-    token_ids: list[int]
-    logprobs: list[float]
-    finish_reason: str
-    called: bool
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SampledCompletion:
     """One sampled completion.
 
     Args:
-        token_ids: The tokens, including the end token if the model produced it.
-        logprobs: Log-probability (nats) of each token under the distribution that it was drawn from; same length. It
-            is 0 for a token that a tool wrote.
-        finish_reason: "stop" (end token or stop string), "length" (max_tokens or the model's limit), "early_stop"
-            (hopeless by the recipe's rule) or "abort".
+        token_ids: The tokens, including the end token if the model produced it, [T].
+        logprobs: Log-probability (nats) of each token under the distribution that it was drawn from, [T]. It is 0 for a
+            token that a tool wrote.
+        finish_reason: "stop" (end token or stop string), "length" (max_tokens or the model's limit) or "early_stop"
+            (hopeless by the recipe's rule).
         text: The decoded tokens without special tokens.
-        by_tool: For each token whether a tool wrote it; None if there was no tool.
+        by_tool: For each token whether a tool wrote it, [T]; None if there was no tool.
     """
 
-    token_ids: list[int]
-    logprobs: list[float]
+    token_ids: Tokens
+    logprobs: Logprobs
     finish_reason: str
     text: str
-    by_tool: list[bool] | None = None
+    by_tool: npt.NDArray[np.bool_] | None = None
 
     @property
     def own_tokens(self) -> int:
         """Number of tokens that the model wrote."""
-        return len(self.token_ids) - sum(self.by_tool or ())
+        return len(self.token_ids) - (0 if self.by_tool is None else int(self.by_tool.sum()))
 
 
 @dataclass(frozen=True)
@@ -125,8 +110,10 @@ def ended_error() -> DeerstalkerError:
 
 
 def request_body(prompt: Prompt, config: SamplingConfig, eos_token_ids: Sequence[int]) -> dict[str, Any]:
-    """Returns the body of a generate request. It sets every sampling parameter; the seed only if the prompt has one."""
-    stop = [*config.stop, *prompt.stop]
+    """Returns the body of a request for completions (see `generate_route.py`).
+
+    It sets every sampling parameter; the seed only if the prompt has one.
+    """
     sampling: dict[str, Any] = {
         "n": prompt.samples or config.samples_per_prompt,
         "temperature": config.temperature,
@@ -140,45 +127,33 @@ def request_body(prompt: Prompt, config: SamplingConfig, eos_token_ids: Sequence
         "min_tokens": 0,
         "stop_token_ids": [*eos_token_ids, *config.stop_token_ids, *prompt.stop_token_ids],
         "ignore_eos": False,
-        "logprobs": 0,
-        "flat_logprobs": True,
-        "detokenize": bool(stop),
-        "skip_special_tokens": False,  # so that a stop string finds them; the text itself is not read
     }
-    if stop:
-        sampling["stop"] = stop
     if prompt.seed is not None:
         sampling["seed"] = prompt.seed
+    body: dict[str, Any] = {"token_ids": list(prompt.token_ids), "sampling_params": sampling}
+    if stop := [*config.stop, *prompt.stop]:
+        body["stop"] = stop
     if config.early_stop:
-        sampling["extra_args"] = {"early_stop": config.early_stop.model_dump()}
-    return {"token_ids": list(prompt.token_ids), "sampling_params": sampling}
+        body["early_stop"] = config.early_stop.model_dump()
+    return body
 
 
-def read_choice(
-    choice: dict[str, Any], source: ReadyEngine, early_stop: EarlyStopConfig | None = None
-) -> tuple[list[int], list[float], str]:
-    """Returns the checked token ids, log-probabilities and finish reason of one choice.
-
-    A hopeless completion is cut after the token that made it so, whether or not the engine ended it there.
+def checked(answer: Completions, expected: int, source: ReadyEngine) -> Sequence[Completion]:
+    """Returns the completions of an answer.
 
     Args:
-        choice: A choice of vLLM's answer, decoded.
+        answer: The engine's answer.
+        expected: Number of completions that were asked for.
         source: The engine that sent it.
-        early_stop: The rule for hopeless completions; None to keep all.
 
     Raises:
         EngineLostError: The answer is inconsistent, or comes from other weights than those loaded.
     """
-    token_ids: list[int] = choice["token_ids"] or []
-    content: list[dict[str, Any]] = (choice["logprobs"] or {}).get("content") or []
-    logprobs = [float(entry["logprob"]) for entry in content]
-    if len(logprobs) != len(token_ids) or not all(map(math.isfinite, logprobs)):
-        raise EngineLostError(f"{len(token_ids)} tokens came with {len(logprobs)} log-probabilities")
-    if source.weights_digest:
-        versions = {span["version"] for span in choice.get("weight_versions") or []}
-        if versions - {source.weights_digest}:
-            raise EngineLostError(f"sampled by weights {sorted(versions)} instead of {source.weights_digest}")
-    last = hopeless_at(logprobs, early_stop.alpha, early_stop.threshold) if early_stop else None
-    if last is not None:
-        return token_ids[: last + 1], logprobs[: last + 1], "early_stop"
-    return token_ids, logprobs, choice["finish_reason"]
+    if len(answer.completions) != expected:
+        raise EngineLostError(f"{len(answer.completions)} completions instead of {expected}")
+    for item in answer.completions:
+        if len(item.logprobs) != len(item.token_ids) or not np.isfinite(item.logprobs).all():
+            raise EngineLostError(f"{len(item.token_ids)} tokens came with {len(item.logprobs)} log-probabilities")
+    if source.weights_digest and set(answer.weight_versions) - {source.weights_digest}:
+        raise EngineLostError(f"sampled by weights {answer.weight_versions} instead of {source.weights_digest}")
+    return answer.completions

@@ -177,11 +177,6 @@ class EngineHardware(Config):
         description="GiB of weights whose checksums are compared after a reload: slices of every tensor of a larger "
         "checkpoint; 0: none",
     )
-    early_stop: bool = Field(
-        default=False,
-        description="Run an engine that can end hopeless completions itself; the flow sets it if the recipe has "
-        "`early_stop`. Without it they run on and are cut afterwards, with the same result",
-    )
     external_urls: tuple[Annotated[str, Field(pattern=r"^https?://[^@]+$")], ...] = Field(
         default=(),
         description="URLs of engines that run elsewhere. They replace child processes, or add to them if `replicas` "

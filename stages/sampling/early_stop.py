@@ -4,25 +4,21 @@ The measure is an exponentially weighted mean of the tokens' log-probabilities. 
 unlikely tokens does not end a completion. The Temporal Clue runs of OpenPipe stopped streams by the same measure.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
 
 
-def next_average(average: float, logprob: float, alpha: float) -> float:
-    """Returns the running mean in nats after one more token: alpha * average + (1 - alpha) * logprob."""
-    return alpha * average + (1.0 - alpha) * logprob
-
-
-def hopeless_at(logprobs: Sequence[float], alpha: float, threshold: float) -> int | None:
-    """Returns the index of the first token after which the running mean is below the threshold; None if there is none.
+class EarlyStop:
+    """The running mean of one completion, in nats.
 
     Args:
-        logprobs: Log-probabilities of a completion's tokens in order, [T], nats.
         alpha: Share of the old mean in the new one, in [0, 1).
-        threshold: In nats, negative.
+        threshold: Mean below which the completion is hopeless, in nats, negative.
     """
-    average = 0.0
-    for index, logprob in enumerate(logprobs):
-        average = next_average(average, logprob, alpha)
-        if average < threshold:
-            return index
-    return None
+
+    def __init__(self, alpha: float, threshold: float) -> None:
+        self._alpha, self._threshold, self.mean = alpha, threshold, 0.0
+
+    def ends_with(self, logprob: float) -> bool:
+        """Takes the log-probability of the next token; returns whether the mean is below the threshold after it."""
+        self.mean = self._alpha * self.mean + (1.0 - self._alpha) * logprob
+        return self.mean < self._threshold

@@ -2,7 +2,7 @@
 
 It uses http.client because a completion costs about 1 ms in all. For 2,000 requests over a Unix socket, 32 at a time,
 a request costs 0.4 ms of CPU time here and 1.0 to 1.6 ms with httpx 0.28, whose `close()` also does not wake a thread
-that waits for an answer. Parsing 830 lines of metrics takes 0.24 ms here and 8.3 ms with prometheus_client.
+that waits for an answer.
 """
 
 from __future__ import annotations
@@ -115,23 +115,3 @@ class Endpoint:
         finally:
             connection.close()
         return json.loads(data) if data else None
-
-    def metrics(self, *, timeout_s: float) -> dict[str, float]:
-        """Returns the engine's counters by name: its Prometheus samples, each summed over its labels.
-
-        Raises:
-            EndpointError, OSError, http.client.HTTPException: As `exchange`.
-        """
-        connection = self.connect(timeout_s)
-        try:
-            text = self.exchange(connection, "GET", "/metrics").decode()
-        finally:
-            connection.close()
-        totals: dict[str, float] = {}
-        for line in text.splitlines():
-            if not line.startswith("vllm:"):
-                continue
-            name, _, value = line.rpartition(" ")
-            name = name.partition("{")[0]
-            totals[name] = totals.get(name, 0.0) + float(value)
-        return totals

@@ -16,8 +16,6 @@ KEY_VARIABLE = "VLLM_API_KEY"
 """Environment variable with the server's key. vLLM's own check, which covers only some paths, reads it too."""
 OPEN_PATH = "/health"
 """Path that is answered without a key, for readiness probes. The answer tells only that the server runs."""
-MIDDLEWARE = f"{__name__}.DemandKey"
-"""Value of vLLM's argument `--middleware`."""
 REFUSED = (401, 403)
 """HTTP statuses with which a server refuses a key."""
 _HEADER_SAFE = re.compile(r"[!-~]+")
@@ -49,8 +47,8 @@ def external_key(hardware: EngineHardware) -> str:
     return _key_of(os.environ, name, "engine.api_key_env", "the key of the engines at engine.external_urls")
 
 
-def server_arguments(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """Returns the arguments of vLLM's server with the middleware that requires the key.
+def check_server(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Checks the key of a server that is about to start.
 
     Raises:
         BadInputError: The environment has no usable key, or the arguments contain one.
@@ -59,12 +57,6 @@ def server_arguments(arguments: Sequence[str], environment: Mapping[str, str]) -
         remedy = f"set the environment variable {KEY_VARIABLE} instead"
         raise BadInputError("--api-key", "a key among the arguments, which every process here can read", "", remedy)
     _key_of(environment, KEY_VARIABLE, "engine server", "the key that every request must carry")
-    return [*arguments, *middleware_arguments(arguments)]
-
-
-def middleware_arguments(arguments: Sequence[str] = ()) -> list[str]:
-    """Returns the arguments that add the middleware to vLLM's server; empty if `arguments` already do."""
-    return [] if MIDDLEWARE in arguments else ["--middleware", MIDDLEWARE]
 
 
 def refused_key(endpoint: Endpoint, status: int) -> BadInputError:

@@ -12,12 +12,15 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from artifacts.schemas import BY_TOOL
 from stages.environments.solver_tool import CALL_END, read_call, write_told
 from stages.models.tokenizers.chat import ChatTokenizer
-from stages.sampling.client import GroupSamples, Prompt, SampledCompletion, Turn
+from stages.sampling.client import GroupSamples, Prompt, SampledCompletion
+from stages.sampling.completions import Completion, Logprobs, Tokens
 from stages.sampling.config import SamplingConfig
 from stages.sampling.replicas.call import Answer
 
@@ -45,18 +48,18 @@ class _Sample:
         calls: Number of calls that were answered.
     """
 
-    token_ids: list[int] = field(default_factory=list[int])
-    logprobs: list[float] = field(default_factory=list[float])
-    by_tool: list[bool] = field(default_factory=list[bool])
+    token_ids: Tokens = field(default_factory=lambda: np.empty(0, np.int32))
+    logprobs: Logprobs = field(default_factory=lambda: np.empty(0, np.float32))
+    by_tool: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
     own: int = 0
     calls: int = 0
     finish_reason: str | None = None
 
-    def add(self, token_ids: Sequence[int], logprobs: Sequence[float], *, by_tool: bool) -> None:
+    def add(self, token_ids: Tokens, logprobs: Logprobs, *, by_tool: bool) -> None:
         """Appends tokens."""
-        self.token_ids += token_ids
-        self.logprobs += logprobs
-        self.by_tool += [by_tool] * len(token_ids)
+        self.token_ids = np.concatenate([self.token_ids, token_ids])
+        self.logprobs = np.concatenate([self.logprobs, logprobs])
+        self.by_tool = np.concatenate([self.by_tool, np.full(len(token_ids), by_tool)])
         self.own += 0 if by_tool else len(token_ids)
 
 
@@ -109,31 +112,30 @@ class Conversations:
         Raises:
             EngineLostError: The answer is inconsistent, or comes from other weights than those loaded.
         """
-        turns = answer.turns(self._config)
+        turns = answer.completions(self._config)
         group, samples = self._groups.pop(answer.prompt.prompt_id)
         if group.started_s is None:
             group.started_s = answer.started_s
         further: list[Prompt] = []
         for sample, turn in zip(samples, turns, strict=True):
             sample.add(turn.token_ids, turn.logprobs, by_tool=False)
-            sample.finish_reason = self._finish_reason(sample, turn, group)
+            called = turn.stop_reason in answer.prompt.stop
+            sample.finish_reason = self._answered(sample, turn, group) if called else turn.finish_reason
             if sample.finish_reason is None:
-                further.append(self._request(group, sample, [*group.prompt.token_ids, *sample.token_ids]))
+                further.append(self._request(group, sample, [*group.prompt.token_ids, *sample.token_ids.tolist()]))
         ended = all(sample.finish_reason is not None for sample in group.samples)
         return further, self._finished(group, answer) if ended else None
 
-    def _finish_reason(self, sample: _Sample, turn: Turn, group: _Group) -> str | None:
-        """Appends the tool's answer and returns None if the completion goes on; else returns why it has ended."""
-        if not turn.called:
-            return turn.finish_reason
+    def _answered(self, sample: _Sample, turn: Completion, group: _Group) -> str | None:
+        """Appends the tool's answer to a call and returns None if the completion goes on; else why it has ended."""
         if sample.own >= self._config.max_tokens:
             return "length"
-        sentences = self._tool.told(group.prompt.prompt_id, read_call(self._tokenizer.decode(turn.token_ids)))
-        told = self._tokenizer.text_ids(write_told(sentences))
+        sentences = self._tool.told(group.prompt.prompt_id, read_call(self._tokenizer.decode(turn.token_ids.tolist())))
+        told = np.array(self._tokenizer.text_ids(write_told(sentences)), np.int32)
         length, limit = len(group.prompt.token_ids) + len(sample.token_ids) + len(told), self._tool.context_tokens
         if limit is not None and length >= limit:
             return "length"
-        sample.add(told, [0.0] * len(told), by_tool=True)
+        sample.add(told, np.zeros(len(told), np.float32), by_tool=True)
         sample.calls += 1
         return None
 
@@ -163,8 +165,8 @@ class Conversations:
                 SampledCompletion(
                     sample.token_ids,
                     sample.logprobs,
-                    sample.finish_reason or "abort",
-                    self._tokenizer.decode(sample.token_ids),
+                    str(sample.finish_reason),
+                    self._tokenizer.decode(sample.token_ids.tolist()),
                     sample.by_tool,
                 )
                 for sample in group.samples

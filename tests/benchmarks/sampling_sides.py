@@ -39,6 +39,8 @@ TOKENIZER_PUZZLES = 512
 WARM_UP = 1
 """The first call of a side, which is not timed."""
 READY_LIMIT_S = 300.0
+RAW_PARAMETERS = {"logprobs": 0, "flat_logprobs": True, "detokenize": False}
+"""What our server adds to a request's parameters, and the quicker of vLLM's two containers for log-probabilities."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,11 @@ class Case:
     repeats: int
     sides: tuple[str, ...] = ("raw",)
 
-    def config(self, max_tokens: int) -> SampleConfig:
-        """The stage's settings."""
+    def config(self, max_tokens: int, *, greedy: bool = False) -> SampleConfig:
+        """The stage's settings; greedy with one sample a prompt."""
         sampling = SamplingConfig(samples_per_prompt=self.samples, max_tokens=max_tokens)
+        if greedy:
+            sampling = SamplingConfig(samples_per_prompt=1, max_tokens=max_tokens, temperature=0.0)
         return SampleConfig(puzzles_per_iteration=self.prompts, sampling=sampling)
 
 
@@ -83,6 +87,10 @@ class Side(Protocol):
     """What samples the prompts of one turn."""
 
     def run(self, call: int, max_tokens: int) -> Run: ...
+
+    def greedy(self, call: int) -> list[list[int]]:
+        """The most likely completion of each prompt of a turn, as the case's limit cuts it."""
+        ...
 
 
 class Bench:
@@ -168,28 +176,40 @@ class StageSide:
 
     def run(self, call: int, max_tokens: int) -> Run:
         """One call of the stage."""
-        bench = self.bench
-        address = ArtifactAddress(bench.store, f"{self.name}/{call}", Rollouts)
-        config = bench.case.config(max_tokens)
-        started = time.perf_counter()
-        rollouts = sample(self.ctx, config, bench.checkpoint, bench.puzzles, iteration=call, out=address)
-        seconds = time.perf_counter() - started
-        rows = Artifact.open(bench.store, rollouts).read_tables(ROLLOUTS).sort("group", "sample")
+        seconds, rows = self._sampled(call, self.bench.case.config(max_tokens), str(call))
         groups = rows.group_by("group", maintain_order=True).agg(
             pl.col("prompt_token_ids").first(), pl.col("completion_token_ids").list.len()
         )
         return Run(seconds, tuple(Sampled(prompt, lengths) for _, prompt, lengths in groups.iter_rows()))
 
+    def greedy(self, call: int) -> list[list[int]]:
+        """See `Side`."""
+        config = self.bench.case.config(self.bench.case.tokens, greedy=True)
+        return self._sampled(call, config, "greedy")[1]["completion_token_ids"].to_list()
+
+    def _sampled(self, call: int, config: SampleConfig, name: str) -> tuple[float, pl.DataFrame]:
+        """Seconds and rows, by group and sample, of one call of the stage."""
+        bench = self.bench
+        address = ArtifactAddress(bench.store, f"{self.name}/{name}", Rollouts)
+        started = time.perf_counter()
+        rollouts = sample(self.ctx, config, bench.checkpoint, bench.puzzles, iteration=call, out=address)
+        seconds = time.perf_counter() - started
+        return seconds, Artifact.open(bench.store, rollouts).read_tables(ROLLOUTS).sort("group", "sample")
+
 
 class RawSide:
-    """vLLM by itself in a child process (`tests/benchmarks/sampling_raw.py`)."""
+    """vLLM by itself in a child process (`tests/benchmarks/sampling_raw.py`).
 
-    def __init__(self, bench: Bench) -> None:
-        self.bench, self.log = bench, bench.folder / "raw.log"
+    Args:
+        kind: `llm` for `LLM.generate`, `async` for `AsyncLLM.generate`.
+    """
+
+    def __init__(self, bench: Bench, kind: str = "llm") -> None:
+        self.bench, self.kind, self.log = bench, kind, bench.folder / f"raw-{kind}.log"
 
     def __enter__(self) -> Self:
         bench, hardware = self.bench, self.bench.profile.engine
-        scratch = bench.folder / "raw"
+        scratch = bench.folder / f"raw-{self.kind}"
         scratch.mkdir()
         environment = engine_environment(hardware, bench.model, scratch, "")
         if environment.pop(THREADS_VARIABLE, None):  # read by our own server alone
@@ -197,7 +217,8 @@ class RawSide:
         command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.sampling_raw"]
         with self.log.open("wb") as log:
             self.child = subprocess.Popen(
-                [*command, json.dumps(bench.engine_arguments())], cwd=HERE, env=environment, stdin=subprocess.PIPE,
+                [*command, json.dumps(bench.engine_arguments()), self.kind], cwd=HERE, env=environment,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE, stderr=log, text=True,
             )  # fmt: skip
         self._answer()
@@ -215,13 +236,21 @@ class RawSide:
 
     def run(self, call: int, max_tokens: int) -> Run:
         """One call of `generate`."""
-        bench, prompts = self.bench, self.bench.prompts(call)
-        sampling = bench.case.config(max_tokens).sampling
-        body = request_body(Prompt("", prompts[0]), sampling, bench.tokenizer.eos_ids)
-        request = {"prompts": prompts, "sampling": body["sampling_params"]}
-        print(json.dumps(request), file=self.child.stdin, flush=True)
-        answer = self._answer()
+        prompts = self.bench.prompts(call)
+        answer = self._asked(prompts, self.bench.case.config(max_tokens))
         return Run(answer["seconds"], tuple(map(Sampled, prompts, answer["lengths"])))
+
+    def greedy(self, call: int) -> list[list[int]]:
+        """See `Side`."""
+        config = self.bench.case.config(self.bench.case.tokens, greedy=True)
+        answer = self._asked(self.bench.prompts(call), config, whole=True)
+        return [tokens for ((tokens, _),) in answer["completions"]]
+
+    def _asked(self, prompts: list[list[int]], config: SampleConfig, *, whole: bool = False) -> dict[str, Any]:
+        body = request_body(Prompt("", prompts[0]), config.sampling, self.bench.tokenizer.eos_ids)
+        request = {"prompts": prompts, "sampling": body["sampling_params"] | RAW_PARAMETERS, "whole": whole}
+        print(json.dumps(request), file=self.child.stdin, flush=True)
+        return self._answer()
 
     def _answer(self) -> dict[str, Any]:
         line = self.child.stdout.readline()

@@ -22,7 +22,9 @@ from stages.hardware.compute_type import cpu_flags
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.sampling.client import GroupSamples, Prompt
+from stages.sampling.completions import GENERATE_PATH
 from stages.sampling.config import EngineHardware, SamplingConfig
+from stages.sampling.counts import COUNTS_PATH
 from stages.sampling.endpoint import Endpoint, EndpointError
 from stages.sampling.engine import Engine
 from stages.sampling.replicas.process import QUIET_ENVIRONMENT
@@ -115,8 +117,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
 
 def test_no_path_but_health_answers_without_the_key(server: Server) -> None:
     routes = server.routes()
-    assert {path for _, path in routes} >= CONTROL | {"/inference/v1/generate", "/v1/models", "/health", "/invocations"}
+    assert {path for _, path in routes} >= CONTROL | {"/v1/models", "/health", "/invocations"}
     routes += [
+        ("POST", GENERATE_PATH),
+        ("GET", COUNTS_PATH),
         ("GET", "/metrics"),
         ("GET", "/nothing/here"),
         ("POST", "//collective_rpc"),

@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.sampling.client import GroupSamples, Prompt, ReadyEngine
 from stages.sampling.config import EngineHardware, SamplingConfig
+from stages.sampling.counts import COUNTS_PATH
 from stages.sampling.endpoint import Endpoint
 from stages.sampling.engine import Engine
 from stages.sampling.replicas.replica import Replica
@@ -82,7 +83,7 @@ def gap(folder: Path, groups: list[GroupSamples]) -> float:
     model, gaps = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), list[float]()
     for group in groups:
         for completion in group.completions:
-            start, ids = len(group.prompt_token_ids), torch.tensor([group.prompt_token_ids + completion.token_ids])
+            start, ids = len(group.prompt_token_ids), torch.tensor([[*group.prompt_token_ids, *completion.token_ids]])
             with torch.no_grad():
                 scores = torch.log_softmax(model(ids).logits[0, start - 1 : -1], -1)
             theirs = scores.gather(1, ids[0, start:, None])[:, 0].tolist()
@@ -217,8 +218,8 @@ def test_an_engine_elsewhere_samples_beside_the_one_that_the_profile_asks_for(
             groups: list[GroupSamples] = []
             pool.sample_groups(prompts(ENOUGH), SHORT, groups.append)
             assert len(groups) == ENOUGH
-            tokens = [source.endpoint.metrics(timeout_s=5.0)["vllm:generation_tokens_total"] for source in (near, far)]
-            assert min(tokens) > 0
+            counts = [source.endpoint.call("GET", COUNTS_PATH, timeout_s=5.0) for source in (near, far)]
+            assert min(count["tokens"] for count in counts) > 0
         instead = beside.model_copy(update={"replicas": "auto"})
         with Engine(instead, tmp_path / "instead") as alone:
             alone.ensure(models["a"], "a again")

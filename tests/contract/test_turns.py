@@ -78,7 +78,7 @@ def sampled(engine: Engine, some: list[Prompt], config: SamplingConfig = CONFIG)
 def runs(completion: SampledCompletion) -> list[tuple[bool, list[int]]]:
     """The completion's tokens in stretches by one author each."""
     stretches: list[tuple[bool, list[int]]] = []
-    for token, by_tool in zip(completion.token_ids, completion.by_tool or [], strict=True):
+    for token, by_tool in zip(completion.token_ids.tolist(), completion.by_tool.tolist(), strict=True):
         if not stretches or stretches[-1][0] != by_tool:
             stretches.append((by_tool, []))
         stretches[-1][1].append(token)
@@ -104,9 +104,7 @@ def test_turns_alternate_and_log_probabilities_are_those_of_the_trainer(
             lines = [part for line in inner.splitlines() if (part := line.strip().removeprefix("- ").removesuffix("."))]
             assert answer == tokenizer.text_ids(write_told(told(group.prompt_id, lines)))
             answered += 1
-        assert all(
-            logprob == 0.0 for logprob, by in zip(completion.logprobs, completion.by_tool or [], strict=True) if by
-        )
+        assert all(logprob == 0.0 for logprob, by in zip(completion.logprobs, completion.by_tool, strict=True) if by)
     assert answered > 20, "a random model ends a call now and then"
     assert len({len(runs(one)) for _, one in completions}) == 3, "none, one and two calls"
     gaps = gaps_to_trainer(list(groups.values()), model, tmp_path)
@@ -117,7 +115,10 @@ def test_turns_alternate_and_log_probabilities_are_those_of_the_trainer(
 def gaps_to_trainer(groups: list[GroupSamples], model: Path, scratch: Path) -> torch.Tensor:
     """Distance of each sampled token's log-probability from the trainer's, which reads whole packed groups."""
     packed = [
-        Group(group.prompt_token_ids, [Branch(c.token_ids, c.logprobs, 1.0, c.by_tool) for c in group.completions])
+        Group(
+            group.prompt_token_ids,
+            [Branch(c.token_ids.tolist(), c.logprobs.tolist(), 1.0, c.by_tool.tolist()) for c in group.completions],
+        )
         for group in groups
     ]
     vocabulary = read_shape(model).vocab_size
@@ -135,8 +136,9 @@ def test_the_same_seed_gives_the_same_tokens_whatever_is_sampled_beside_them(eng
     alone = sampled(engine, asked[5:6]) | sampled(engine, asked[8:6:-1])
     assert alone.keys() == {"p5", "p7", "p8"}
     for name, group in alone.items():
-        assert [one.token_ids for one in group.completions] == [one.token_ids for one in together[name].completions]
-        assert [one.by_tool for one in group.completions] == [one.by_tool for one in together[name].completions]
+        for one, other in zip(group.completions, together[name].completions, strict=True):
+            assert one.token_ids.tolist() == other.token_ids.tolist()
+            assert one.by_tool.tolist() == other.by_tool.tolist()
     different = {tuple(one.token_ids) for group in together.values() for one in group.completions}
     assert len(different) == 72
 
@@ -148,7 +150,7 @@ def test_a_greedy_completion_is_the_same_alone_and_among_others(engine: Engine, 
     for prompt in some:
         (among,) = together[prompt.prompt_id].completions
         (alone,) = sampled(engine, [prompt], config)[prompt.prompt_id].completions
-        assert alone.token_ids == among.token_ids
+        assert alone.token_ids.tolist() == among.token_ids.tolist()
         assert np.isfinite(alone.logprobs).all()
 
 

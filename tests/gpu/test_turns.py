@@ -28,7 +28,7 @@ def sampled(ctx: StageContext, folder: Path, digest: str) -> list[list[int]]:
     engine = ctx.engine
     engine.ensure(folder, digest)
     engine.sample_groups([Prompt("one", [5, 6, 7, 8])], GREEDY, groups.append)
-    return [completion.token_ids for completion in groups[0].completions]
+    return [completion.token_ids.tolist() for completion in groups[0].completions]
 
 
 def test_the_engine_gives_its_memory_to_the_trainer_and_takes_it_back(tmp_path: Path) -> None:

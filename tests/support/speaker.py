@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from artifacts.address import ArtifactAddress
@@ -27,7 +28,9 @@ from stages.grpo.packing import PackConfig
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.pack import pack
 from stages.sample import SampleConfig, sample
+from stages.sampling.completions import GENERATE_PATH, Completion, Completions, to_bytes
 from stages.sampling.config import SamplingConfig
+from stages.sampling.counts import COUNTS_PATH, Counts
 from stages.sampling.resample import ResampleConfig
 from tests.support.serving import serving
 
@@ -40,7 +43,7 @@ CONFIG = SampleConfig(
 
 
 class Speaker:
-    """Answers as vLLM does, with scripted texts; fails from a given request on, refuses requests without its key."""
+    """Answers as an engine does, with scripted texts; fails from a given request on, and refuses a wrong key."""
 
     def __init__(self, model: Path, script: dict[str, list[str]]) -> None:
         self.tokenizer = ChatTokenizer(model)
@@ -53,21 +56,25 @@ class Speaker:
     def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
         if path == "/update_weight_version":
             self.version = body["new_version"]
-        if path != "/inference/v1/generate":
+        if path == COUNTS_PATH:
+            return 200, Counts(steps=1.0).answer()
+        if path != GENERATE_PATH:
             return 200, {"success": True, "version": "0.32.0"}
         if len(self.asked) >= self.fails_after:
             return 500, {"error": "out of order"}
         ids = tuple(body["token_ids"])
         self.asked.append(self.prompts[ids])
         self.meanwhile.pop(len(self.asked), lambda: None)()
-        return 200, {"choices": [self.choice(text) for text in self.texts[ids][: body["sampling_params"]["n"]]]}
+        said = [self.completion(text) for text in self.texts[ids][: body["sampling_params"]["n"]]]
+        return 200, Completions(said, [self.version])
 
-    def choice(self, text: str) -> dict[str, Any]:
-        token_ids = self.tokenizer.answer_ids(text)
-        reason = "length" if text.endswith("...") else "stop"
-        logprobs = {"content": [{"token_id": token, "logprob": -0.5} for token in token_ids]}
-        span = {"version": self.version, "start": 0, "end": len(token_ids)}
-        return {"token_ids": token_ids, "logprobs": logprobs, "finish_reason": reason, "weight_versions": [span]}
+    def completion(self, text: str) -> Completion:
+        return of_tokens(self.tokenizer.answer_ids(text), "length" if text.endswith("...") else "stop")
+
+
+def of_tokens(ids: list[int], reason: str, stop_reason: str | None = None) -> Completion:
+    """A completion of these tokens, each with a log-probability of -0.5."""
+    return Completion(np.array(ids, np.int32), np.full(len(ids), -0.5, np.float32), reason, stop_reason)
 
 
 @contextmanager
@@ -93,7 +100,7 @@ def served(speaker: Speaker) -> Generator[str]:
             if speaker.gone:
                 self.connection.shutdown(socket.SHUT_RDWR)
                 return
-            content = b"vllm:x_total 1\n" if self.path == "/metrics" else json.dumps(answer).encode()
+            content = to_bytes(answer) if isinstance(answer, Completions) else json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()

@@ -75,7 +75,10 @@ class Trained:
     def gaps(self, groups: Sequence[GroupSamples], temperature: float, scratch: Path) -> tuple[float, float]:
         """Returns the mean distance of the engine's log-probabilities from the changed model's and the original's."""
         drawn = [
-            Group(group.prompt_token_ids, [Branch(c.token_ids, c.logprobs, 1.0) for c in group.completions])
+            Group(
+                group.prompt_token_ids,
+                [Branch(c.token_ids.tolist(), c.logprobs.tolist(), 1.0) for c in group.completions],
+            )
             for group in groups
         ]
         batch = TrainerBatch(save_batch(drawn, scratch / "sampled.safetensors"), self._after.shape.vocab_size)

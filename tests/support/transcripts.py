@@ -7,7 +7,8 @@ from stages.environments.puzzle import Puzzle
 from stages.environments.solver_tool import CALL_END, Passage, write_told
 from stages.environments.tables import names_of, taught_passages, to_table
 from stages.models.from_scratch import ScratchModel, make_scratch
-from tests.support.speaker import Speaker
+from stages.sampling.completions import GENERATE_PATH, Completion, Completions
+from tests.support.speaker import Speaker, of_tokens
 
 
 class TranscriptSpeaker(Speaker):
@@ -25,7 +26,7 @@ class TranscriptSpeaker(Speaker):
         self.requests: list[dict[str, Any]] = []
 
     def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
-        if path != "/inference/v1/generate" or self.gone:
+        if path != GENERATE_PATH or self.gone:
             return super().answer(method, path, body)
         if len(self.asked) >= self.fails_after:
             return 500, {"error": "out of order"}
@@ -34,31 +35,22 @@ class TranscriptSpeaker(Speaker):
         self.asked.append(self.prompts[prompt])
         self.requests.append(body)
         self.meanwhile.pop(len(self.asked), lambda: None)()
-        choice = self.turn(self.transcripts[prompt], list(ids[len(prompt) :]), body["sampling_params"])
-        return 200, {"choices": [choice] * body["sampling_params"]["n"]}
+        said = self.turn(self.transcripts[prompt], list(ids[len(prompt) :]), body)
+        return 200, Completions([said] * body["sampling_params"]["n"], [self.version])
 
-    def turn(self, transcript: list[Passage], before: list[int], sampling: dict[str, Any]) -> dict[str, Any]:
+    def turn(self, transcript: list[Passage], before: list[int], body: dict[str, Any]) -> Completion:
         """The passage after the tokens of the turns before it, cut at the limit as vLLM cuts it."""
         said: list[int] = []
         for number, passage in enumerate(transcript):
             last = number == len(transcript) - 1
             ids = self.tokenizer.answer_ids(passage.text) if last else self.tokenizer.text_ids(passage.text)
             if said == before and not passage.by_tool:
-                reason = "stop" if len(ids) <= sampling["max_tokens"] else "length"
-                ids = ids[: sampling["max_tokens"]]
-                called = reason == "stop" and not last and CALL_END in sampling.get("stop", [])
-                return self.of_tokens(ids, reason, CALL_END if called else None)
+                limit = body["sampling_params"]["max_tokens"]
+                reason = "stop" if len(ids) <= limit else "length"
+                called = reason == "stop" and not last and CALL_END in body.get("stop", [])
+                return of_tokens(ids[:limit], reason, CALL_END if called else None)
             said += ids
-        return self.choice(f"Unexpected: {self.tokenizer.decode(before)}")
-
-    def of_tokens(self, ids: list[int], reason: str, stop_reason: str | None) -> dict[str, Any]:
-        """A choice as vLLM sends it."""
-        logprobs = {"content": [{"token_id": token, "logprob": -0.5} for token in ids]}
-        span = {"version": self.version, "start": 0, "end": len(ids)}
-        return {
-            "token_ids": ids, "logprobs": logprobs, "finish_reason": reason, "stop_reason": stop_reason,
-            "weight_versions": [span],
-        }  # fmt: skip
+        return self.completion(f"Unexpected: {self.tokenizer.decode(before)}")
 
 
 def transcript_model(folder: Path, puzzles: list[Puzzle]) -> list[list[Passage]]:

@@ -12,30 +12,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Self
-
-import orjson
+from typing import Self
 
 from artifacts.errors import BadInputError
 from stages.sampling import engine_key
-from stages.sampling.client import (
-    EngineLostError,
-    GroupSamples,
-    Prompt,
-    ReadyEngine,
-    SampledCompletion,
-    Turn,
-    read_choice,
-    request_body,
-)
+from stages.sampling.client import GroupSamples, Prompt, ReadyEngine, SampledCompletion, checked, request_body
+from stages.sampling.completions import GENERATE_PATH, Completion, Completions, from_bytes
 from stages.sampling.config import SamplingConfig
+from stages.sampling.counts import COUNTS_PATH, Counts
 from stages.sampling.endpoint import EndpointError
 from stages.sampling.replicas.window import LastProgress, Window
 
-PROGRESS = ("vllm:iteration_tokens_total_sum", "vllm:generation_tokens_total", "vllm:request_success_total")
-"""Counters that change while an engine works."""
-PRESSURE = ("vllm:num_preemptions_total", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
-"""Counters whose values are the arguments of `Window.observe`."""
 POLL_S = 1.0
 POLL_TIMEOUT_S = 2.0
 
@@ -65,7 +52,7 @@ class Answer:
 
     member: Member
     prompt: Prompt
-    choices: list[dict[str, Any]]
+    sampled: Completions
     started_s: float
     seconds: float
 
@@ -84,8 +71,8 @@ class Answer:
             self.prompt.prompt_id,
             list(self.prompt.token_ids),
             [
-                SampledCompletion(turn.token_ids, turn.logprobs, turn.finish_reason, decode(turn.token_ids))
-                for turn in self.turns(config)
+                SampledCompletion(item.token_ids, item.logprobs, item.finish_reason, decode(item.token_ids.tolist()))
+                for item in self.completions(config)
             ],
             source.weights_digest,
             source.version,
@@ -94,14 +81,9 @@ class Answer:
             self.seconds,
         )
 
-    def turns(self, config: SamplingConfig) -> list[Turn]:
+    def completions(self, config: SamplingConfig) -> Sequence[Completion]:
         """Returns the checked completions of the request; argument and errors are those of `group`."""
-        expected = self.prompt.samples or config.samples_per_prompt
-        if len(self.choices) != expected:
-            raise EngineLostError(f"{len(self.choices)} completions instead of {expected}")
-        parts = [read_choice(choice, self.member.source, config.early_stop) for choice in self.choices]
-        called = [choice.get("stop_reason") in self.prompt.stop for choice in self.choices]
-        return [Turn(*part, by_call) for part, by_call in zip(parts, called, strict=True)]
+        return checked(self.sampled, self.prompt.samples or config.samples_per_prompt, self.member.source)
 
 
 @dataclass(frozen=True)
@@ -233,7 +215,7 @@ class Call:
             else:
                 remedy = "check prompt length plus max_tokens against max_model_len, and the sampling settings"
                 self._events.put(BadInputError("sampling request", f"refused: {error}", "a valid request", remedy))
-        except (OSError, http.client.HTTPException, orjson.JSONDecodeError) as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:
             self._events.put(EngineLoss(member, f"connection lost: {error!r}"))
         finally:
             with self._changed:
@@ -253,22 +235,23 @@ class Call:
     def _sample(self, member: Member, connection: http.client.HTTPConnection, prompt: Prompt) -> None:
         started = time.monotonic()
         body = request_body(prompt, self._config, self._eos_token_ids)
-        data = member.source.endpoint.exchange(connection, "POST", "/inference/v1/generate", body)
+        data = member.source.endpoint.exchange(connection, "POST", GENERATE_PATH, body)
         finished = time.monotonic()
-        choices = orjson.loads(data).get("choices") or []
+        sampled = from_bytes(data)
         with self._changed:
             if member.in_flight.pop(prompt.prompt_id, None) is None:
                 return  # the engine has left, and the prompt is back in the queue
-        self._events.put(Answer(member, prompt, choices, started - self._began_s, finished - started))
+        self._events.put(Answer(member, prompt, sampled, started - self._began_s, finished - started))
 
     def _watch(self, member: Member) -> None:
         """Polls the engine's counters, and reports the engine as lost if they do not change for the stall timeout."""
         progress = LastProgress()
         while not member.has_left.wait(POLL_S):
             with suppress(OSError, EndpointError, http.client.HTTPException):
-                metrics = member.source.endpoint.metrics(timeout_s=POLL_TIMEOUT_S)
-                progress.observe(tuple(metrics.get(name, 0.0) for name in PROGRESS))
-                member.window.observe(*(metrics.get(name, 0.0) for name in PRESSURE))
+                endpoint = member.source.endpoint
+                counts = Counts.of_answer(endpoint.call("GET", COUNTS_PATH, timeout_s=POLL_TIMEOUT_S))
+                progress.observe((counts.steps, counts.tokens))
+                member.window.observe(counts.preemptions, counts.waiting, counts.kv_cache_use)
             if not member.in_flight:
                 progress.reset()
             elif progress.age_s > self._stall_timeout_s:

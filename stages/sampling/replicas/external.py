@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import http.client
+from http import HTTPStatus
 from pathlib import Path
 
 from artifacts.errors import BadInputError, DeerstalkerError, TransientError
 from stages.sampling import engine_key
 from stages.sampling.client import ReadyEngine
+from stages.sampling.counts import COUNTS_PATH
 from stages.sampling.endpoint import Endpoint, EndpointError
 from stages.sampling.replicas import weight_exchange
 from stages.sampling.replicas.weight_exchange import SHORT_TIMEOUT_S
 
 
 class ExternalEngine:
-    """A vLLM server at a URL.
+    """A server at a URL that somebody started with `python -m stages.sampling.server`.
 
     Args:
         endpoint: Address of its HTTP interface.
@@ -64,12 +66,17 @@ class ExternalEngine:
                 )
             weight_exchange.load(endpoint, model_dir)
             weight_exchange.set_weight_version(endpoint, digest)
+            endpoint.call("GET", COUNTS_PATH, timeout_s=SHORT_TIMEOUT_S)
             version = endpoint.call("GET", "/version", timeout_s=SHORT_TIMEOUT_S)["version"]
         except weight_exchange.ReloadRefusedError as error:
-            expected = "vLLM 0.32 with VLLM_SERVER_DEV_MODE=1, --enable-scale-out and a view of the checkpoint folder"
+            expected = "vLLM 0.32 with VLLM_SERVER_DEV_MODE=1 and a view of the checkpoint folder"
             raise BadInputError(where, f"it refused the weights of {model_dir}: {error}", expected) from error
         except (OSError, EndpointError, http.client.HTTPException) as error:
             if isinstance(error, EndpointError) and error.status in engine_key.REFUSED:
                 raise engine_key.refused_key(endpoint, error.status) from error
+            if isinstance(error, EndpointError) and error.status == HTTPStatus.NOT_FOUND:
+                expected = "a server with the routes of Deerstalker and of vLLM's development mode"
+                remedy = "start it by `python -m stages.sampling.server` with VLLM_SERVER_DEV_MODE=1"
+                raise BadInputError(where, str(error), expected, remedy) from error
             raise TransientError(where, f"unreachable: {error!r}", "an engine that answers", "start it") from error
         return ReadyEngine(endpoint, digest, str(version), self._seed)

@@ -55,9 +55,9 @@ def engine_arguments(hardware: EngineHardware, model_dir: Path, socket_path: Pat
     arguments += ["--max-num-seqs", str(hardware.max_num_seqs)]
     arguments += ["--tensor-parallel-size", str(hardware.tensor_parallel_size)]
     arguments += ["--gpu-memory-utilization", str(hardware.memory_share)]
-    arguments += ["--generation-config", "vllm", "--logprobs-mode", "processed_logprobs", "--enable-scale-out"]
+    arguments += ["--generation-config", "vllm", "--logprobs-mode", "processed_logprobs"]
     arguments += ["--enable-prefix-caching", "--disable-uvicorn-access-log", "--disable-fastapi-docs"]
-    arguments += ["--uvicorn-log-level", "warning", *engine_key.middleware_arguments()]
+    arguments += ["--uvicorn-log-level", "warning"]
     # Load only the files that were checked, whatever else is in the folder. The chat template replaces the model's own,
     # which vLLM would render at its start without a limit; it is not used otherwise, because prompts are token ids.
     arguments += ["--load-format", "safetensors", "--config-format", "hf", "--chat-template", CHAT_TEMPLATE]
@@ -128,8 +128,7 @@ class EngineProcess:
         self.endpoint = Endpoint(self.scratch / "engine.sock", api_key)
         log_path.parent.mkdir(parents=True, exist_ok=True)
         self.log_start = log_path.stat().st_size if log_path.exists() else 0
-        script = ["-P", str(Path(__file__).parents[1] / "server.py")]
-        module = script if forks(hardware) or hardware.early_stop else ["-m", "vllm.entrypoints.openai.api_server"]
+        server = ["-P", str(Path(__file__).parents[1] / "server.py")]
         arguments = engine_arguments(hardware, model_dir, self.scratch / "engine.sock")
         environment = engine_environment(hardware, model_dir, self.scratch, api_key)
         if devices:
@@ -137,7 +136,7 @@ class EngineProcess:
         self._kernel_kills = kernel_kills()
         with log_path.open("ab") as log:
             self._process = GuardedProcess(
-                [sys.executable, "-W", "ignore", *module, *arguments],
+                [sys.executable, "-W", "ignore", *server, *arguments],
                 self.scratch,
                 log,
                 environment,

@@ -162,6 +162,7 @@ READ_BY_THEMSELVES = {
     "stages/models/merging/folders.py": "artifacts that were verified",
     "stages/models/tokenizers/chat_template_child.py": "/proc",
     "stages/processes/": "/proc and /sys",
+    "stages/sampling/counts.py": "memory that an engine shares with its server",
     "stages/sampling/replicas/": "artifacts that were verified, and logs of our processes",
     "stages/training/": "files of our processes, and artifacts that were verified",
 }

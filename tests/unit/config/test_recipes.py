@@ -25,7 +25,7 @@ from flows.config.recipe import Recipe
 from flows.config.recipes import load_profile, load_recipe, recipe_names, validate
 from flows.lookup.checkpoints import trained_sampling
 from flows.lookup.history import read_run
-from flows.opening import RunRequest, opened, with_early_stop, with_fixed_model
+from flows.opening import RunRequest, opened, with_fixed_model
 from flows.session import check_recipe, freeze_recipe, recipe_to_continue
 from stages.evaluate import EvaluateConfig
 from stages.models.from_scratch import ScratchModel
@@ -450,15 +450,6 @@ def test_of_two_recipes_under_one_name_the_one_that_stores_first_keeps_it(
                 pass
         assert store.list(layout.root) == [layout.sums, layout.recipe]
     assert Recipe.model_validate(json.loads(store.read_bytes(layout.recipe))) == load_recipe("quickstart")
-
-
-@pytest.mark.parametrize("section", ["sample.sampling", "evaluate.sampled", "final.sampled"])
-def test_a_recipe_that_gives_up_on_completions_gets_an_engine_that_can(section: str) -> None:
-    profile = load_profile("cpu")
-    assert with_early_stop(load_recipe("quickstart"), profile) == profile
-    able = with_early_stop(load_recipe("quickstart", [f"{section}.early_stop.threshold=-2.5"]), profile)
-    assert able.engine.early_stop
-    assert able.trainer == profile.trainer
 
 
 @pytest.mark.parametrize(

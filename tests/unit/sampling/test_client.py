@@ -10,7 +10,6 @@ import socketserver
 from collections.abc import Generator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,23 +19,19 @@ from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch_file
 
 from stages.models.tensors import WEIGHTS_INDEX
-from stages.sampling.client import EngineLostError, Prompt, ReadyEngine, read_choice, request_body
+from stages.sampling.client import EngineLostError, Prompt, ReadyEngine, checked, request_body
+from stages.sampling.completions import Completion, Completions, from_bytes, to_bytes
 from stages.sampling.config import EarlyStopConfig, EngineHardware, SamplingConfig
+from stages.sampling.counts import CoreCounts, Counts, make_shared_memory
 from stages.sampling.endpoint import Endpoint, EndpointError
 from stages.sampling.replicas.process import engine_arguments, engine_environment
 from stages.sampling.replicas.weight_exchange import same_shape, tensor_digests
 from tests.support.serving import serving
 
 
-def choice(token_ids: list[int], logprobs: list[float], version: str = "w") -> dict[str, Any]:
-    content = [{"token_id": token, "logprob": value} for token, value in zip(token_ids, logprobs, strict=False)]
-    span = {"version": version, "start": 0, "end": len(token_ids)}
-    return {
-        "token_ids": token_ids,
-        "logprobs": {"content": content},
-        "finish_reason": "stop",
-        "weight_versions": [span],
-    }
+def answer(token_ids: list[int], logprobs: list[float], version: str = "w") -> Completions:
+    one = Completion(np.array(token_ids, np.int32), np.array(logprobs, np.float32), "stop")
+    return Completions([one], [version])
 
 
 SOURCE = ReadyEngine(Endpoint(Path("engine.sock")), "w", "0.32.0", 0)
@@ -55,43 +50,64 @@ def test_every_sampling_parameter_is_sent_and_no_seed() -> None:
     assert named.items() <= sampling.items()
     assert sampling["n"] == 3
     assert sampling["stop_token_ids"] == [1, 2]
-    assert sampling["logprobs"] == 0
     assert "seed" not in sampling
-    assert (sampling["detokenize"], "stop" in sampling) == (False, False)
-    stopping = request_body(Prompt("p", [4]), SamplingConfig(stop=("END",)), (1,))["sampling_params"]
-    assert (stopping["detokenize"], stopping["stop"]) == (True, ["END"])
-    assert stopping["skip_special_tokens"] is False
     tokens = request_body(Prompt("p", [4], stop_token_ids=(9,)), SamplingConfig(stop_token_ids=(8,)), (1,))
     assert tokens["sampling_params"]["stop_token_ids"] == [1, 8, 9]
-    assert "extra_args" not in sampling
-    turn = request_body(Prompt("p", [4], samples=1, max_tokens=5, seed=6, stop=("</ask>",)), config, (1,))
-    continued = turn["sampling_params"]
-    assert [continued[name] for name in ("n", "max_tokens", "seed", "stop")] == [1, 5, 6, ["</ask>"]]
-    early = request_body(Prompt("p", [4]), SamplingConfig(early_stop=EarlyStopConfig()), (1,))["sampling_params"]
-    assert early["extra_args"] == {"early_stop": {"alpha": 0.992, "threshold": -3.0}}
+    assert body.keys() == {"token_ids", "sampling_params"}
+    assert request_body(Prompt("p", [4]), SamplingConfig(stop=("END",)), (1,))["stop"] == ["END"]
+    continued = request_body(Prompt("p", [4], samples=1, max_tokens=5, seed=6, stop=("</ask>",)), config, (1,))
+    assert [continued["sampling_params"][name] for name in ("n", "max_tokens", "seed")] == [1, 5, 6]
+    assert continued["stop"] == ["</ask>"]
+    early = request_body(Prompt("p", [4]), SamplingConfig(early_stop=EarlyStopConfig()), (1,))
+    assert early["early_stop"] == {"alpha": 0.992, "threshold": -3.0}
 
 
-def test_a_choice_is_read_as_tokens_logprobs_and_reason() -> None:
-    assert read_choice(choice([7, 8], [-0.5, -1.0]), SOURCE) == ([7, 8], [-0.5, -1.0], "stop")
-    assert read_choice(choice([], []), SOURCE) == ([], [], "stop")
+def test_completions_survive_the_way_as_bytes_and_cost_eight_bytes_a_token() -> None:
+    long = Completion(np.arange(5000, dtype=np.int32), np.linspace(-9, 0, 5000, dtype=np.float32), "length")
+    called = Completion(np.array([7, 8], np.int32), np.array([-0.5, -1.0], np.float32), "stop", "</ask>")
+    none = Completion(np.empty(0, np.int32), np.empty(0, np.float32), "early_stop")
+    content = to_bytes(Completions([long, called, none], ["w"]))
+    assert len(content) < 8 * 5002 + 400
+    read = from_bytes(content)
+    assert read.weight_versions == ["w"]
+    for there, here in zip([long, called, none], read.completions, strict=True):
+        assert (here.finish_reason, here.stop_reason) == (there.finish_reason, there.stop_reason)
+        assert here.token_ids.tolist() == there.token_ids.tolist()
+        assert here.logprobs.tolist() == there.logprobs.tolist()
+    for broken in (content[:-1], content + b"x", content[:3], b"{}", b"\xff" * 40):
+        with pytest.raises(ValueError, match=r"."):
+            from_bytes(broken)
 
 
-def test_a_hopeless_choice_is_cut_behind_the_token_that_made_it_so() -> None:
-    """With alpha 1/2 the mean is -1, -3.5, -1.75: below -3 after the second token."""
-    answer, rule = choice([7, 8, 9], [-2.0, -6.0, 0.0]), EarlyStopConfig(alpha=0.5, threshold=-3.0)
-    assert read_choice(answer, SOURCE, rule) == ([7, 8], [-2.0, -6.0], "early_stop")
-    assert read_choice(answer, SOURCE) == ([7, 8, 9], [-2.0, -6.0, 0.0], "stop")
-    patient = EarlyStopConfig(alpha=0.5, threshold=-4.0)
-    assert read_choice(answer, SOURCE, patient) == ([7, 8, 9], [-2.0, -6.0, 0.0], "stop")
+def test_an_answer_that_holds_together_is_taken() -> None:
+    (one,) = checked(answer([7, 8], [-0.5, -1.0]), 1, SOURCE)
+    assert (one.token_ids.tolist(), one.logprobs.tolist(), one.finish_reason) == ([7, 8], [-0.5, -1.0], "stop")
+    assert len(checked(answer([], []), 1, SOURCE)) == 1
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [choice([7, 8], [-0.5]), choice([7], [-math.inf]), choice([7], [math.nan]), choice([7], [-0.5], version="old")],
+    ("said", "expected"),
+    [
+        (answer([7, 8], [-0.5]), 1),
+        (answer([7], [-math.inf]), 1),
+        (answer([7], [math.nan]), 1),
+        (answer([7], [-0.5], version="old"), 1),
+        (answer([7], [-0.5]), 2),
+    ],
 )
-def test_an_answer_that_does_not_hold_together_is_not_taken(answer: dict[str, Any]) -> None:
+def test_an_answer_that_does_not_hold_together_is_not_taken(said: Completions, expected: int) -> None:
     with pytest.raises(EngineLostError):
-        read_choice(answer, SOURCE)
+        checked(said, expected, SOURCE)
+
+
+def test_the_counts_of_several_cores_are_one_engines() -> None:
+    memory = make_shared_memory()
+    assert Counts.of_cores(memory) == Counts()
+    CoreCounts(memory, 0).write(Counts(3.0, 40.0, 1.0, 2.0, 0.25))
+    CoreCounts(memory, 1).write(Counts(4.0, 50.0, 0.0, 0.0, 0.5))
+    together = Counts.of_cores(memory)
+    assert together == Counts(7.0, 90.0, 1.0, 2.0, 0.5)
+    assert Counts.of_answer(json.loads(json.dumps(together.answer()))) == together
 
 
 @pytest.mark.parametrize(
@@ -179,12 +195,9 @@ def test_the_shape_of_a_checkpoint_is_its_config_without_notes(tmp_path: Path) -
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Echoes a request's body and key; errors and metrics at their own paths."""
+    """Echoes a request's body and key; errors at a path of their own."""
 
     protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        self.answer(b'# HELP x\nvllm:a_total{engine="0"} 2.0\nvllm:a_total{engine="1"} 3\nother 9\nvllm:b 0.25\n')
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -225,7 +238,6 @@ def test_http_over_a_unix_socket(endpoint: Endpoint) -> None:
     assert endpoint.call("POST", "/echo", {"x": [1]}, timeout_s=5.0) == {"key": "Bearer secret", "body": {"x": [1]}}
     with pytest.raises(EndpointError, match="HTTP 400: no such thing"):
         endpoint.call("POST", "/refuse", {}, timeout_s=5.0)
-    assert endpoint.metrics(timeout_s=5.0) == {"vllm:a_total": 5.0, "vllm:b": 0.25}
 
 
 @pytest.mark.parametrize("path", ["/endless", "/announces"])

@@ -18,10 +18,11 @@ from stages.environments.logic_puzzles.grading import grade
 from stages.environments.puzzle import Puzzle
 from stages.environments.temporal_clue.environment import TEMPORAL_CLUE
 from stages.evaluate import EvaluateConfig, HeldOutSampling, evaluate
+from stages.sampling.completions import GENERATE_PATH, Completion
 from stages.statistics.records import ReportFigures
 from stages.strategies import sift
 from stages.strategies.think_twice import again_prompt, last_answer
-from tests.support.speaker import WRONG, Opener, Place, Speaker
+from tests.support.speaker import WRONG, Opener, Place, Speaker, of_tokens
 
 SAMPLED = HeldOutSampling(samples_per_prompt=2, max_tokens=64)
 COUNT = 4
@@ -236,22 +237,18 @@ class Forced(Speaker):
         return self.tokenizer.text_ids(texts[0].removesuffix("...").removesuffix("|"))
 
     def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
-        if path == "/inference/v1/generate":
+        if path == GENERATE_PATH:
             self.limits.append(body["sampling_params"]["max_tokens"])
-            self.stops.append(body["sampling_params"].get("stop", []))
+            self.stops.append(body.get("stop", []))
         return super().answer(method, path, body)
 
-    def choice(self, text: str) -> dict[str, Any]:
+    def completion(self, text: str) -> Completion:
         words = text.removesuffix("...").removesuffix("|")
-        chosen = super().choice(words)
-        if words != text:
-            chosen["token_ids"] = self.tokenizer.text_ids(words)
-            chosen["logprobs"]["content"].pop()
-            chosen["finish_reason"] = "length" if text.endswith("...") else "stop"
         if text.endswith("<|user|>"):
-            chosen["token_ids"] = self.tokenizer.text_ids(text)
-            chosen["logprobs"]["content"].pop()
-        return chosen
+            return of_tokens(self.tokenizer.text_ids(text), "stop")
+        if words == text:
+            return super().completion(text)
+        return of_tokens(self.tokenizer.text_ids(words), "length" if text.endswith("...") else "stop")
 
 
 @pytest.fixture
