@@ -98,8 +98,8 @@ def first_position(run: Session, puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles], P
     """
     recipe = run.recipe
     weights = fetched_source(run, recipe.model, puzzles, recipe.taught)
-    puzzles = fitting_puzzles(run, weights, puzzles)
-    run.settle_rows(run, weights, puzzles)
+    puzzles, prompts = fitting_puzzles(run, weights, puzzles)
+    run.settle_rows(run, weights, puzzles, prompts)
     if recipe.warm_start is not None:
         out = run.address(run.layout.warm_start("checkpoint"), Checkpoint)
         weights = run.run(warm_start, recipe.warm_start, weights, puzzles, out=out)

@@ -38,6 +38,8 @@ class Reusable(Protocol):
 P = ParamSpec("P")
 R = TypeVar("R", bound=Reusable)
 ConfigT = TypeVar("ConfigT")
+SettleRows = Callable[["Session", Ref[Checkpoint], Ref[Puzzles], Sequence[int]], None]
+"""Gives the recipe of a run its rows, from the model, the puzzles and the tokens of their train prompts."""
 Role = Literal["both", "sampler", "trainer"]
 """Part of a run with `iterate_ahead` that a flow run does."""
 
@@ -173,7 +175,7 @@ class Session(Stages):
     Args:
         stop_after: `stage@iteration` after which `LastStageDone` is raised; None runs to the end.
         before_writing: Called before any of the run's own artifacts is stored (see `freeze_recipe`).
-        settle_rows: Called with this run, its model and its puzzles before that (see `flows.inputs.rows`).
+        settle_rows: Called before that (see `flows.inputs.rows`).
     """
 
     def __init__(
@@ -186,7 +188,7 @@ class Session(Stages):
         *,
         stop_after: str | None = None,
         before_writing: Callable[[], None] = lambda: None,
-        settle_rows: Callable[["Session", Ref[Checkpoint], Ref[Puzzles]], None] = lambda run, weights, puzzles: None,
+        settle_rows: SettleRows = lambda run, weights, puzzles, prompts: None,
     ) -> None:
         super().__init__(stages.ctx, stages.live, stages.permit)
         self.recipe, self.layout, self.refresh = recipe, layout, refresh

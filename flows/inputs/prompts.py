@@ -1,6 +1,6 @@
 """Finds prompts that leave no room for an answer, before anything is sampled."""
 
-from typing import Any
+import math
 
 import polars as pl
 
@@ -21,31 +21,32 @@ _OTHERS = "use a model with a longer context, or leave such puzzles out of the s
 """Remedy for models beside the policy, such as teachers: `puzzles.overlong` is about the policy's context."""
 
 
-def prompt_lengths(stages: Stages, model: Ref[Checkpoint], puzzles: Ref[Puzzles], split: str = "train") -> list[int]:
-    """Returns the tokens of each prompt of a split, chat template included; they are counted once (see `counted`)."""
-    table = Artifact.open(stages.ctx.store, counted(stages, model, puzzles)).read_table(LENGTHS_FILE, PROMPT_LENGTHS)
-    return table.filter(pl.col("split") == split)["tokens"].to_list()
-
-
 def counted(stages: Stages, model: Ref[Checkpoint], puzzles: Ref[Puzzles]) -> Ref[PromptLengths]:
     """Returns the tokens of each prompt of a set under a model's tokenizer; counts them unless the store has them."""
     return stages.run(count, model, puzzles, out=address_of(stages.ctx.store, model, puzzles))
 
 
-def fitting_puzzles(run: Session, model: Ref[Checkpoint], puzzles: Ref[Puzzles]) -> Ref[Puzzles]:
-    """Returns the puzzles of a run whose prompts leave room for an answer: the set itself, or a shorter one.
+def fitting_puzzles(run: Session, model: Ref[Checkpoint], puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles], list[int]]:
+    """Returns the puzzles of a run whose prompts leave room for an answer, and the tokens of their train prompts.
+
+    The puzzles are the set itself, or a shorter one if the recipe drops overlong prompts.
 
     Raises:
         BadInputError: A prompt leaves no room and the recipe does not drop it, or too few puzzles are left.
     """
+    lengths = counted(run, model, puzzles)
+    limit, prompts = _prompts(run, lengths)
+    overlong = prompts.filter(pl.col("tokens") >= limit)
     if run.recipe.puzzles.overlong == "refuse":
         remedy = 'set puzzles.overlong = "drop" to leave such puzzles out, or use a model with a longer context'
-        refuse_overlong(run, model, puzzles, remedy=remedy)
-        return puzzles
-    lengths = counted(run, model, puzzles)
-    limit, overlong = _overlong(run, lengths)
-    if limit is None or overlong.is_empty():
-        return puzzles
+        _refuse(overlong, limit, model, remedy)
+    elif not overlong.is_empty():
+        puzzles = _shortened(run, puzzles, lengths, int(limit))
+    fitting = prompts.filter(pl.col("tokens") < limit, pl.col("split") == "train")
+    return puzzles, fitting["tokens"].to_list()
+
+
+def _shortened(run: Session, puzzles: Ref[Puzzles], lengths: Ref[PromptLengths], limit: int) -> Ref[Puzzles]:
     config = ShortenConfig(context_tokens=limit)
     out = shortening.address_of(run.ctx.store, config, puzzles, lengths)
     shorter = run.run(shorten, config, puzzles, lengths, out=out)
@@ -57,24 +58,18 @@ def fitting_puzzles(run: Session, model: Ref[Checkpoint], puzzles: Ref[Puzzles])
     return shorter
 
 
-def refuse_overlong(
-    stages: Stages, model: Ref[Checkpoint], puzzles: Ref[Puzzles], split: str | None = None, *, remedy: str = _OTHERS
-) -> None:
-    """Checks that every prompt leaves room for an answer of a model.
-
-    Args:
-        model: The model that is asked.
-        puzzles: The puzzle set.
-        split: Split of the set; None for all.
-        remedy: What the user can do.
+def refuse_overlong(stages: Stages, model: Ref[Checkpoint], puzzles: Ref[Puzzles], split: str) -> None:
+    """Checks that every prompt of a split leaves room for an answer of a model other than the policy.
 
     Raises:
         BadInputError: A prompt leaves no room.
     """
-    limit, overlong = _overlong(stages, counted(stages, model, puzzles))
-    if split is not None:
-        overlong = overlong.filter(pl.col("split") == split)
-    if limit is None or overlong.is_empty():
+    limit, prompts = _prompts(stages, counted(stages, model, puzzles))
+    _refuse(prompts.filter(pl.col("tokens") >= limit, pl.col("split") == split), limit, model, _OTHERS)
+
+
+def _refuse(overlong: pl.DataFrame, limit: float, model: Ref[Checkpoint], remedy: str) -> None:
+    if overlong.is_empty():
         return
     longest = overlong.sort("tokens", descending=True).row(0, named=True)
     others = f", and {len(overlong) - 1} more overlong prompts" if len(overlong) > 1 else ""
@@ -86,13 +81,9 @@ def refuse_overlong(
     )
 
 
-def _overlong(stages: Stages, lengths: Ref[PromptLengths]) -> tuple[int | None, pl.DataFrame]:
-    """Returns the model's context on this machine, and the prompts that fill it: rows of `prompt_lengths`."""
-    positions, own = _facts(stages, lengths)["positions"], stages.ctx.profile.engine.max_model_len
-    limit = min((tokens for tokens in (positions, own) if tokens is not None), default=None)
-    table = Artifact.open(stages.ctx.store, lengths).read_table(LENGTHS_FILE, PROMPT_LENGTHS)
-    return limit, table.filter(pl.lit(False) if limit is None else pl.col("tokens") >= limit)
-
-
-def _facts(stages: Stages, lengths: Ref[PromptLengths]) -> dict[str, Any]:
-    return Artifact.open(stages.ctx.store, lengths).manifest.facts
+def _prompts(stages: Stages, lengths: Ref[PromptLengths]) -> tuple[float, pl.DataFrame]:
+    """Returns the model's context on this machine in tokens (infinite if unknown), and the table of prompt lengths."""
+    artifact = Artifact.open(stages.ctx.store, lengths)
+    limits = (artifact.manifest.facts["positions"], stages.ctx.profile.engine.max_model_len)
+    limit = min((tokens for tokens in limits if tokens is not None), default=math.inf)
+    return limit, artifact.read_table(LENGTHS_FILE, PROMPT_LENGTHS)

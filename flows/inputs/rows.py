@@ -1,5 +1,6 @@
 """Rows that no completion exceeds: the number for `pack.row_tokens = "auto"`, and the check of written numbers."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from artifacts.documents.run_files import read_recipe
@@ -8,7 +9,6 @@ from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.schemas import PUZZLES
 from artifacts.store.store import Store
 from flows.config.model_size import ModelSize, shape_of_config
-from flows.inputs.prompts import prompt_lengths
 from flows.plan.rows import Lengths, check_rows, described, with_rows
 from flows.session import Session
 from stages.environments.capabilities import AnswersCalls, needs
@@ -25,7 +25,7 @@ _LONGER_NAMES = 1.5
 """Factor for answers with longer names than those of the solution, which a call with false statements may get."""
 
 
-def settle_rows(run: Session, weights: Ref[Checkpoint], puzzles: Ref[Puzzles]) -> None:
+def settle_rows(run: Session, weights: Ref[Checkpoint], puzzles: Ref[Puzzles], prompts: Sequence[int]) -> None:
     """Gives each `pack.row_tokens` of the run's recipe its number, and refuses rows that a completion may exceed.
 
     Call it before the run stores anything. A run that has begun keeps the numbers of its frozen recipe.
@@ -33,6 +33,7 @@ def settle_rows(run: Session, weights: Ref[Checkpoint], puzzles: Ref[Puzzles]) -
     Args:
         weights: The checkpoint whose tokenizer the run uses.
         puzzles: The puzzle set.
+        prompts: Tokens of each of its train prompts.
 
     Raises:
         BadInputError: A written number is too small for the longest prompt with a completion of `max_tokens`, or the
@@ -44,7 +45,6 @@ def settle_rows(run: Session, weights: Ref[Checkpoint], puzzles: Ref[Puzzles]) -
         return
     folder, written = run.ctx.local_folder(weights), run.recipe
     calls = any(part.sample.sampling.tool_calls for part in written.parts)
-    prompts = prompt_lengths(run, weights, puzzles)
     lengths = Lengths(
         max(prompts, default=1),
         _told_tokens(store, puzzles, folder) if calls else 0,

@@ -156,7 +156,7 @@ class Prepared:
         return cls(out.publish(), model.publish(), longest)
 
     def settle(self, run: Session) -> PackConfig:
-        settle_rows(run, self.model, self.puzzles)
+        settle_rows(run, self.model, self.puzzles, [self.longest])
         return run.recipe.pack
 
 
