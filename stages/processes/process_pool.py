@@ -175,15 +175,18 @@ def start_worker(serve: Callable[..., None], *arguments: Any) -> tuple[BaseProce
 def _start_fork_server() -> None:
     """Starts the fork server, unless it runs, so that sets of texts have the same order in the workers of every run.
 
-    The code of a user that makes items may go through a set. Other child processes keep their own order.
+    The code of a user that makes items may go through a set. Other child processes keep their own order. The server
+    inherits that Ctrl-C is blocked: it ignores it, but not before its interpreter has started.
     """
-    if _HASH_SEED in os.environ:
-        return
-    os.environ[_HASH_SEED] = "0"
+    seeded = _HASH_SEED in os.environ
+    os.environ.setdefault(_HASH_SEED, "0")
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         ensure_running()
     finally:
-        os.environ.pop(_HASH_SEED, None)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if not seeded:
+            os.environ.pop(_HASH_SEED, None)
 
 
 def _own_temporary_folder() -> None:

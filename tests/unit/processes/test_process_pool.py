@@ -3,9 +3,12 @@
 import multiprocessing
 import os
 import pickle
+import signal
 import threading
 import time
 from collections.abc import Iterator
+from multiprocessing.forkserver import _forkserver  # pyright: ignore
+from pathlib import Path
 
 import pytest
 
@@ -141,3 +144,11 @@ def test_without_a_number_a_pool_has_a_process_for_each_core_it_may_use() -> Non
     finally:
         os.sched_setaffinity(0, allowed)
     assert Pool(None).workers == len(allowed)
+
+
+def test_ctrl_c_is_blocked_while_the_interpreter_of_the_fork_server_starts(pool: Pool) -> None:
+    """Otherwise the server prints a traceback below the line of the command."""
+    pool.map(abs, [-1], chunksize=1)
+    pid = _forkserver._forkserver_pid  # pyright: ignore
+    lines = dict(line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line)
+    assert int(lines["SigBlk"], 16) >> (signal.SIGINT - 1) & 1
