@@ -7,6 +7,7 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.forkserver import ensure_running
 from multiprocessing.process import BaseProcess
@@ -180,6 +181,7 @@ def _start_fork_server() -> None:
     """
     seeded = _HASH_SEED in os.environ
     os.environ.setdefault(_HASH_SEED, "0")
+    resource_tracker.ensure_running()  # otherwise the call below starts it, which ends with Ctrl-C unblocked
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         ensure_running()
