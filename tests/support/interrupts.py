@@ -31,12 +31,12 @@ class InterruptedRun(Run):
     Attributes:
         seconds: Seconds from each signal to the end of the command, by moment.
         left_s: Seconds from each signal to the end of the last of its processes.
-        shards: Number of groups of the first iteration that are stored when a command starts.
+        stored_groups: Number of groups of the first iteration that are stored when a command starts.
     """
 
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     left_s: dict[str, float] = field(default_factory=dict[str, float])
-    shards: int = 0
+    stored_groups: int = 0
 
     @property
     def temporary(self) -> Path:
@@ -51,7 +51,7 @@ class InterruptedRun(Run):
     def start(self) -> "subprocess.Popen[bytes]":
         """Starts the command as a shell does in the foreground, where Ctrl-C reaches all processes of its group."""
         self.starts += 1
-        self.shards = _shards(self)
+        self.stored_groups = _stored_groups(self)
         self.temporary.mkdir(exist_ok=True)
         command = [
             sys.executable, "-c", "from flows.cli.app import main; main()", "train", "--recipe", str(TINY),
@@ -135,12 +135,14 @@ def _engine_logs(run: InterruptedRun, pid: int) -> bool:
     return any(path.stat().st_size for path in run.temporary.glob(f"{PREFIX}*/engine/engine.log"))
 
 
-def _shards(run: InterruptedRun) -> int:
+def _stored_groups(run: InterruptedRun) -> int:
     return sum(path.is_file() for path in run.store.glob("runs/tiny/iterations/0001/rollouts/**/*"))
 
 
 def _samples(run: InterruptedRun, pid: int) -> bool:
-    return _shards(run) > run.shards or _logged("sample-0001")(run, pid)  # an earlier command may have sampled all
+    return _stored_groups(run) > run.stored_groups or _logged("sample-0001")(
+        run, pid
+    )  # an earlier command may have sampled all
 
 
 MOMENTS: dict[str, Callable[[InterruptedRun, int], bool]] = {
