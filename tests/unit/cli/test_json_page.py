@@ -50,7 +50,16 @@ ROUNDS = {"points", "faithfulness"}
 STAGED = {"stages", "rates", "pretraining"}
 """What only runs with stages, rates or a value model have; `test_stages.py` and `test_preparation.py` beside the report
 read it."""
-ELSEWHERE = {"compute_dtype", "dropped", "early_stopped_fraction", "tasks", "strategies", "reliability", "texts"}
+ELSEWHERE = {
+    "compute_dtype",
+    "thought_opened",
+    "dropped",
+    "early_stopped_fraction",
+    "tasks",
+    "strategies",
+    "reliability",
+    "texts",
+}
 """What made runs do not record: they have no engine and no teacher."""
 
 
