@@ -157,7 +157,16 @@ def test_the_document_has_them_as_the_page_says(prepared: tuple[Store, RunRecord
     assert document["rates"] == newest_rates(record)
     expected = {"run": "<b>other", "first": 3, "last": 6, "steps": 2, "explained_variance": 0.25}
     assert document["pretraining"] == expected
-    elsewhere = {"compute_dtype", "dropped", "early_stopped_fraction", "tasks", "strategies", "reliability", "texts"}
+    elsewhere = {
+        "compute_dtype",
+        "thought_opened",
+        "dropped",
+        "early_stopped_fraction",
+        "tasks",
+        "strategies",
+        "reliability",
+        "texts",
+    }
     check_documented("show", document, unmet=elsewhere | {"damaged", "stages", "suites"})
 
 
