@@ -33,14 +33,13 @@ from stages.sampling.config import SamplingConfig
 from stages.sampling.replicas.process import engine_arguments, engine_environment
 from stages.sampling.replicas.threads import THREADS_VARIABLE, cpu_threads
 from tests.support.engine_work import Sampled
+from tests.support.raw_vllm import RAW_PARAMETERS
 
 HERE = Path(__file__).parents[2]
 TOKENIZER_PUZZLES = 512
 WARM_UP = 1
 """The first call of a side, which is not timed."""
 READY_LIMIT_S = 300.0
-RAW_PARAMETERS = {"logprobs": 0, "flat_logprobs": True, "detokenize": False}
-"""What our server adds to a request's parameters, and the quicker of vLLM's two containers for log-probabilities."""
 
 
 @dataclass(frozen=True)

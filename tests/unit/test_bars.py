@@ -25,7 +25,9 @@ PROMISES = {"work repeated": "made again|sampled twice", "work lost": "lost"}
 def test_the_commands_are_those_that_are_meant() -> None:
     others = {path.stem for folder in ("benchmarks", "faults") for path in (TESTS / folder).glob("*.py")}
     others -= {path.stem for path in COMMANDS}
-    assert others == {"__init__", "sampling_raw", "sampling_sides", "trainer_naive", "trainer_profile", "trl_step"}
+    assert others == {
+        "__init__", "sampling_raw", "sampling_sides", "sampling_stage", "trainer_naive", "trainer_profile", "trl_step",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=lambda path: f"{path.parent.name}.{path.stem}")
