@@ -36,6 +36,11 @@ from stages.statistics.totals import totals
 
 REDUCED = {"connectives": False, "fixed_cast": True, "fixed_rooms": True, "questions": "placements"}
 WRONG = "Nobody <b>& co</b>"
+NOT_MADE = {
+    "compute_dtype", "thought_opened", "dropped", "early_stopped_fraction", "tasks", "strategies", "reliability",
+    "texts",
+}  # fmt: skip
+"""Fields of documents that made runs do not have: they have no engine and no teacher."""
 
 
 def make_run(

@@ -42,7 +42,7 @@ from stages.sampling.config import EngineHardware
 from stages.statistics.totals import totals
 from stages.strategies.figures import sample_figures
 from tests.support.json_page import check_documented, documented
-from tests.support.made_run import make_run
+from tests.support.made_run import NOT_MADE, make_run
 
 DAMAGE = {"damaged"}
 ROUNDS = {"points", "faithfulness"}
@@ -50,17 +50,6 @@ ROUNDS = {"points", "faithfulness"}
 STAGED = {"stages", "rates", "pretraining"}
 """What only runs with stages, rates or a value model have; `test_stages.py` and `test_preparation.py` beside the report
 read it."""
-ELSEWHERE = {
-    "compute_dtype",
-    "thought_opened",
-    "dropped",
-    "early_stopped_fraction",
-    "tasks",
-    "strategies",
-    "reliability",
-    "texts",
-}
-"""What made runs do not record: they have no engine and no teacher."""
 
 
 @pytest.fixture(scope="module")
@@ -121,10 +110,10 @@ def test_a_page_that_differs_from_a_document_is_noticed(document: dict[str, Any]
 
 def test_documents_of_a_store(runs: Store, capsys: pytest.CaptureFixture[str]) -> None:
     at = ("--store", runs.url)
-    check_documented("show", printed(capsys, "show", "made", *at), unmet=ELSEWHERE | DAMAGE | STAGED)
+    check_documented("show", printed(capsys, "show", "made", *at), unmet=NOT_MADE | DAMAGE | STAGED)
     check_documented("runs", printed(capsys, "runs", *at), unmet=DAMAGE)
     check_documented("report", printed(capsys, "report", "made", *at), unmet=DAMAGE)
-    check_documented("diff", printed(capsys, "diff", "made", "other", *at), unmet=ELSEWHERE | DAMAGE)
+    check_documented("diff", printed(capsys, "diff", "made", "other", *at), unmet=NOT_MADE | DAMAGE)
     rule = ("--parts", "checkpoint,batch,rollouts", "--keep-last", "1", "--keep-every", "0", "--keep-for", "regrade")
     listed, removed = (
         printed(capsys, "prune", "other", *rule, *at),

@@ -29,7 +29,7 @@ from flows.report.terminal.live import table_header, table_row
 from stages.curriculum.levels import RUN, rate_figures
 from stages.optional.fold import fold
 from tests.support.json_page import check_documented
-from tests.support.made_run import make_context, make_run
+from tests.support.made_run import NOT_MADE, make_context, make_run
 
 PRETRAIN = {"run": "<b>other", "first": 3, "last": 6, "epochs": 1, "updates": 2}
 START = (
@@ -157,17 +157,7 @@ def test_the_document_has_them_as_the_page_says(prepared: tuple[Store, RunRecord
     assert document["rates"] == newest_rates(record)
     expected = {"run": "<b>other", "first": 3, "last": 6, "steps": 2, "explained_variance": 0.25}
     assert document["pretraining"] == expected
-    elsewhere = {
-        "compute_dtype",
-        "thought_opened",
-        "dropped",
-        "early_stopped_fraction",
-        "tasks",
-        "strategies",
-        "reliability",
-        "texts",
-    }
-    check_documented("show", document, unmet=elsewhere | {"damaged", "stages", "suites"})
+    check_documented("show", document, unmet=NOT_MADE | {"damaged", "stages", "suites"})
 
 
 def test_rates_of_an_older_version_have_their_number_only(tmp_path: Path) -> None:
