@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from artifacts.errors import DeerstalkerError, TransientError
-from stages.processes.scratch import own
+from stages.processes.scratch import own, socket_parent
 
 _folder_locks: dict[Path, int] = {}
 """Locks of temporary folders by path; this process holds them until it ends."""
@@ -110,9 +111,8 @@ class Pool:
         self.close()
 
     def _run(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        worker = None
+        worker = self._take()
         try:
-            worker = self._take()
             succeeded, answer = worker.run(work, items)
         except (EOFError, OSError) as error:
             self._give_back(worker, alive=False)
@@ -136,7 +136,7 @@ class Pool:
             self._started.append(worker)
             return worker
 
-    def _give_back(self, worker: "_Worker | None", *, alive: bool) -> None:
+    def _give_back(self, worker: "_Worker", *, alive: bool) -> None:
         with self._lock:
             if worker in self._started:  # `close` may have removed it
                 (self._idle.append if alive else self._started.remove)(worker)
@@ -162,13 +162,19 @@ def start_worker(serve: Callable[..., None], *arguments: Any) -> tuple[BaseProce
     """Starts a process that calls `serve(pipe, *arguments)`; returns the process and this process's end of the pipe.
 
     This process has threads, so it must not fork; the fork server ends when this process does.
+
+    Raises:
+        TransientError: It does not start, for instance for want of memory or because the fork server was killed.
     """
-    _own_temporary_folder()
-    _start_fork_server()
     context = multiprocessing.get_context("forkserver")
-    pipe, child_end = context.Pipe()
-    process = context.Process(target=serve, args=(child_end, *arguments), daemon=True)
-    process.start()
+    try:
+        _own_temporary_folder()
+        _start_fork_server()
+        pipe, child_end = context.Pipe()
+        process = context.Process(target=serve, args=(child_end, *arguments), daemon=True)
+        process.start()
+    except (EOFError, OSError) as error:
+        raise TransientError("process pool", f"a process did not start: {str(error) or 'its server died'}") from error
     child_end.close()  # so that the pipe ends when the child dies
     return process, pipe
 
@@ -192,9 +198,16 @@ def _start_fork_server() -> None:
 
 
 def _own_temporary_folder() -> None:
-    """Makes this process the owner of multiprocessing's folder, so that a sweep removes it if the process is killed."""
+    """Makes this process the owner of multiprocessing's folder, so that a sweep removes it if the process is killed.
+
+    The folder, which is made at the first call, holds a socket.
+    """
     with _folder_locks_guard:
-        folder = Path(get_temp_dir())
+        chosen, tempfile.tempdir = tempfile.tempdir, socket_parent()
+        try:
+            folder = Path(get_temp_dir())
+        finally:
+            tempfile.tempdir = chosen
         if folder not in _folder_locks:
             _folder_locks[folder] = own(folder)
 

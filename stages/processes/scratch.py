@@ -21,10 +21,17 @@ _LOGS_KEPT = b"kept"
 """Content of the lock's file in a folder of which only logs are left."""
 _LOGS_KEPT_S = 7 * 24 * 3600.0
 _LOG_SUFFIXES = (".log", ".txt")
+_LONGEST_SOCKET_PARENT = 107 - len("/deerstalker-12345678/") - 36
+"""Bytes of a path below which sockets have addresses that Linux takes (unix(7)); vLLM names them by a UUID."""
+_SHORT_FOLDERS = ("/tmp", "/var/tmp")
 
 
 class Scratch:
     """A new folder that belongs to this process.
+
+    Args:
+        prefix: Begin of its name.
+        sockets: Whether sockets are made in it; then it is not made below a long TMPDIR.
 
     Attributes:
         path: The folder; only this user may read it.
@@ -32,9 +39,9 @@ class Scratch:
             inherited the lock runs.
     """
 
-    def __init__(self, prefix: str = PREFIX) -> None:
+    def __init__(self, prefix: str = PREFIX, *, sockets: bool = False) -> None:
         sweep()
-        self.path = Path(tempfile.mkdtemp(prefix=prefix))
+        self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=socket_parent() if sockets else None))
         self.lock = own(self.path)
 
     def remove(self) -> None:
@@ -78,6 +85,17 @@ def scratch_folder() -> Generator[Path]:
         scratch.remove()
 
 
+def socket_parent() -> str:
+    """Returns the folder for temporary files, or a shorter one if the addresses of sockets in it would be too long.
+
+    Python's multiprocessing does so itself from 3.14 on.
+    """
+    parent = tempfile.gettempdir()
+    if len(os.fsencode(parent)) <= _LONGEST_SOCKET_PARENT:
+        return parent
+    return next((short for short in _SHORT_FOLDERS if os.access(short, os.W_OK)), parent)
+
+
 def own(folder: Path) -> int:
     """Makes this process the owner of a folder and returns the descriptor of its lock. Closing it releases the lock.
 
@@ -101,7 +119,12 @@ def sweep() -> None:
 
     Folders in which only logs were kept are removed after a week.
     """
-    with suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
+    for parent in {tempfile.gettempdir(), socket_parent()}:
+        _sweep(parent)
+
+
+def _sweep(parent: str) -> None:
+    with suppress(OSError), os.scandir(parent) as entries:
         for entry in entries:
             if not entry.name.startswith(_PREFIXES):
                 continue

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Generator
@@ -58,9 +59,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Generator[Engine]:
-    """One engine for the whole module, as a flow run has one."""
-    with Engine(HARDWARE, tmp_path_factory.mktemp("engine")) as running:
-        yield running
+    """One engine for the whole module, as a flow run has one; TMPDIR is too long for the addresses of its sockets."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("long-" * 20)))
+        with Engine(HARDWARE, tmp_path_factory.mktemp("engine")) as running:
+            yield running
 
 
 def core_of(engine: Engine) -> int:

@@ -122,7 +122,7 @@ class EngineProcess:
 
     def __init__(self, hardware: EngineHardware, model_dir: Path, log_path: Path, devices: Sequence[str] = ()) -> None:
         self.hardware, self.model_dir, self.log_path = hardware, model_dir, log_path
-        self._folder = Scratch()
+        self._folder = Scratch(sockets=True)
         self.scratch = self._folder.path
         api_key = secrets.token_hex(24)
         self.endpoint = Endpoint(self.scratch / "engine.sock", api_key)

@@ -4,6 +4,8 @@ import multiprocessing
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -144,6 +146,21 @@ def test_without_a_number_a_pool_has_a_process_for_each_core_it_may_use() -> Non
     finally:
         os.sched_setaffinity(0, allowed)
     assert Pool(None).workers == len(allowed)
+
+
+def test_a_pool_starts_below_a_long_temporary_folder(tmp_path: Path) -> None:
+    """The address of the fork server's socket has a largest length, and TMPDIR has none."""
+    folder = tmp_path / ("long-" * 20)
+    folder.mkdir()
+    code = (
+        "from stages.processes.process_pool import Pool; import tempfile\n"
+        "pool = Pool(1); print(pool.map(abs, [-1], chunksize=1), tempfile.gettempdir()); pool.close()"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, env={**os.environ, "TMPDIR": str(folder)}, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout.strip(), done.returncode) == (f"[1] {folder}", 0), done.stderr
 
 
 def test_ctrl_c_is_blocked_while_the_interpreter_of_the_fork_server_starts(pool: Pool) -> None:

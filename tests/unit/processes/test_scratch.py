@@ -2,10 +2,13 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,11 +36,16 @@ time.sleep(600)
 
 
 @pytest.fixture(autouse=True)
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The machine's folder for temporary files, for this process and those that it starts."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The machine's folder for temporary files, for this process and those that it starts; short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
+        _use(Path(folder), monkeypatch)
+        yield Path(folder)
+
+
+def _use(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
 
 
 def _started(code: str) -> tuple[subprocess.Popen[str], str]:
@@ -95,6 +103,26 @@ def test_sockets_of_a_killed_process_pool_go_too(temporary: Path) -> None:
     _killed(process)
     sweep()
     assert not folder.exists()
+
+
+def test_a_folder_of_sockets_is_not_below_a_long_temporary_folder_and_goes_too(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux takes addresses of 107 bytes; TMPDIR may be longer. vLLM names its sockets by a UUID."""
+    long = temporary / ("long-" * 20)
+    long.mkdir()
+    _use(long, monkeypatch)
+    process, told = _started(_OWNER.replace("Scratch()", "Scratch(sockets=True)"))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{told}/{uuid.uuid4()}")
+    sweep()
+    assert Path(told).exists()
+    _killed(process)
+    sweep()
+    assert not Path(told).exists()
+    folder = Scratch()
+    assert folder.path.parent == long
+    folder.remove()
 
 
 def test_what_is_not_ours_stays(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
