@@ -11,7 +11,6 @@ import pytest
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.events.worker import EventsWorker
-from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from artifacts.store.store import Store
 from flows.orchestration.flow_runs import this_flow_run
@@ -21,7 +20,7 @@ from flows.orchestration.server.backend import TAG
 from flows.report.shown_run import ShownRun
 from flows.report.trackers import NO_TRACKER
 from tests.support.diverging_run import make_diverging_run
-from tests.support.prefect_server import own_server, prefect_api
+from tests.support.prefect_server import own_server, prefect_api, reporting_to
 from tests.support.waiting import wait_until
 
 
@@ -145,5 +144,5 @@ def test_an_automation_cancels_a_run_on_its_alarm_once_it_is_enabled(server: Ser
         wait_until(lambda: state(run) == "CANCELLING", 120, lambda: state(run))
         return run
 
-    with temporary_settings({PREFECT_API_URL: server.api}):
+    with reporting_to(server.api):
         diverging()

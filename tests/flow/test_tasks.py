@@ -20,11 +20,9 @@ from prefect.flow_engine import run_flow
 from prefect.runtime import flow_run
 from prefect.settings import (
     PREFECT_API_DATABASE_CONNECTION_URL,
-    PREFECT_API_URL,
     PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
     PREFECT_LOCAL_STORAGE_PATH,
     PREFECT_LOGGING_TO_API_ENABLED,
-    temporary_settings,
 )
 from prefect.states import AwaitingRetry, Running
 
@@ -48,6 +46,7 @@ from flows.report.trackers import NO_TRACKER
 from flows.session import LastStageDone, Session, Stages
 from stages.context import Profile, StageContext
 from stages.prepare import PrepareConfig, prepare
+from tests.support.prefect_server import reporting_to
 
 SMALL = PrepareConfig(train=4, val=2, test=2)
 
@@ -55,13 +54,12 @@ SMALL = PrepareConfig(train=4, val=2, test=2)
 @pytest.fixture(scope="module")
 def _prefect(prefect_api_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     changes = {
-        PREFECT_API_URL: prefect_api_url,
         PREFECT_API_DATABASE_CONNECTION_URL: "sqlite+aiosqlite:////elsewhere/prefect.db",
         PREFECT_LOCAL_STORAGE_PATH: tmp_path_factory.mktemp("results"),
         PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None,
         PREFECT_LOGGING_TO_API_ENABLED: False,
     }
-    with temporary_settings(changes):
+    with reporting_to(prefect_api_url, changes):
         yield
 
 

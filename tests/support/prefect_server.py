@@ -6,12 +6,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
+from prefect.events.worker import EventsWorker
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings.legacy import Setting
 
 from flows.orchestration.server.api_access import auth_headers
 from flows.orchestration.server.listening import HOST
@@ -19,6 +23,7 @@ from flows.orchestration.server.local_server import database_lock, start_server,
 
 _START_TIMEOUT_S = 180.0
 _BUSY_LIMIT_S = 400.0
+_DRAIN_LIMIT_S = 30.0
 
 
 def without_prefect() -> dict[str, str]:
@@ -75,6 +80,24 @@ def own_server(folder: Path, host: str = HOST, auth: str | None = None, **variab
         yield url
     finally:
         stop_process(started)
+
+
+@contextmanager
+def reporting_to(api: str, changes: Mapping[Setting, Any] = MappingProxyType({})) -> Generator[None]:
+    """Flows of this process report to a server, within the block.
+
+    Prefect keeps one thread that sends events, to the server that it met first; it is ended with the block.
+
+    Args:
+        api: Address, with `/api`.
+        changes: More settings of Prefect.
+    """
+    EventsWorker.drain_all(timeout=_DRAIN_LIMIT_S)
+    with temporary_settings({PREFECT_API_URL: api, **changes}):
+        try:
+            yield
+        finally:
+            EventsWorker.drain_all(timeout=_DRAIN_LIMIT_S)
 
 
 def prefect_api(api: str, method: str, path: str, content: Any = None, auth: str | None = None) -> Any:
