@@ -5,8 +5,8 @@ others their time, and the document says how it ended. The parts, in this order:
 
 * `trainer-0.5b`, `trainer-7b`: shapes of Qwen2.5, eager and compiled, in shares of the card's matmul peak
   (`trainer_gpu`);
-* `run`: tokens a second and the card's busy share in `sample`, the parts of `finetune`, memory beside `plan`
-  (`gpu_run`);
+* `run`, `run-turns`: tokens a second and the card's busy share in `sample`, the parts of `finetune`, memory beside
+  `plan`, with a static split of the memory and with `engine.takes_turns` (`gpu_run`);
 * `trl`, `trl-generate`: an iteration of SmolLM2 beside TRL's, with vLLM in TRL's process and without (`versus_trl`);
   `--trl-python` names a Python that has TRL, where there is no network.
 
@@ -62,6 +62,7 @@ PARTS = {
     "trainer-0.5b": trainer("qwen2.5-0.5b", 3),
     "trainer-7b": trainer("qwen2.5-7b", 2),
     "run": Part("gpu_run", 300, (), ("--device", "cpu")),
+    "run-turns": Part("gpu_run", 300, ("--turns",)),
     "trl": Part("versus_trl", 200, ("--device", "cuda")),
     "trl-generate": Part("versus_trl", 200, ("--device", "cuda", "--trl-generate")),
 }

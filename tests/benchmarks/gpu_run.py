@@ -3,7 +3,8 @@
 Two iterations of a random model (1.3 billion weights; on a CPU a tiny one) with 1,024 long completions each. The
 second one is measured: tokens a second of `sample`, the share of its time in which the card is busy (`nvidia-smi`
 every 0.2 s), the parts of `finetune`, and the largest memory beside `deerstalker plan`. The start of the engine is the
-time from the command to the first stage that samples, less what that stage samples.
+time from the command to the first stage that samples, less what that stage samples. With `--turns`, engine and trainer
+use the memory alternately.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,24 +113,25 @@ def facts(store: Path, part: str) -> dict[str, Any]:
     return json.loads(manifest.read_bytes())["facts"]
 
 
-def planned(recipe: Path, size: dict[str, Any]) -> dict[str, float]:
+def planned(recipe: Path, size: dict[str, Any], changes: Sequence[str]) -> dict[str, float]:
     """Bytes that `plan` expects on the card at the fullest moment, and of the trainer alone."""
     command = [sys.executable, "-c", "from flows.cli.app import main; main()", "plan", "--recipe", recipe.name]
-    command += ["--gpus", size["gpus"], "--profile", "cuda", "--json"]
+    command += ["--gpus", size["gpus"], "--profile", "cuda", *changes, "--json"]
     done = subprocess.run(command, cwd=recipe.parent, capture_output=True, text=True, check=True)
     memory = json.loads(done.stdout)["given"]["memory"]
     return {"card": max(memory[moment] for moment in ("sample", "train", "save")), "trainer": memory["trainer"]["peak"]}
 
 
-def measure(device: str, folder: Path) -> dict[str, Any]:
+def measure(device: str, turns: bool, folder: Path) -> dict[str, Any]:
     """The figures of one run."""
     size = LARGE if device == "cuda" else SMALL
+    changes = ["--set-profile", "engine.takes_turns=true"] if turns else []
     recipe = folder / "measured.toml"
     recipe.write_text(recipe_text(size, TASK))
     shutil.copy(TASK, folder)
     card = Card() if device == "cuda" else None
     command = [sys.executable, "-c", "from flows.cli.app import main; main()", "train", "--recipe", recipe.name]
-    command += ["--run", "measured", "--profile", device, "--store", str(folder / "store")]
+    command += ["--run", "measured", "--profile", device, "--store", str(folder / "store"), *changes]
     try:
         stages = run(command, folder)
     finally:
@@ -146,7 +149,7 @@ def measure(device: str, folder: Path) -> dict[str, Any]:
         "first_evaluation_ends_s": first[1],
         "busy_while_sampling": card and card.busy(*sampled),
         "peak_bytes": card and {"card": card.peak_bytes(), "trainer": checkpoint["totals"]["peak_memory_bytes"]},
-        "planned_bytes": card and planned(recipe, size),
+        "planned_bytes": card and planned(recipe, size, changes),
     }
 
 
@@ -175,6 +178,7 @@ def show(figures: dict[str, Any]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--turns", action="store_true", help="with engine.takes_turns")
     add_json_option(parser)
     options = parser.parse_args()
     if options.device == "cuda" and not shutil.which("nvidia-smi"):
@@ -182,7 +186,7 @@ def main() -> int:
         return 2
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory(prefix="bench-gpu-run-") as folder:
-        figures = measure(options.device, Path(folder))
+        figures = measure(options.device, options.turns, Path(folder))
     tell(figures, bars(figures), lambda: show(figures), as_json=options.json)
     return 0
 

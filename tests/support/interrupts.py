@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from stages.processes.scratch import PREFIX
-from tests.support.installed import SLOW, TINY
 from tests.support.kills_run import MARK, VICTIMS, Run
 from tests.support.waiting import wait_until
 
@@ -53,10 +52,8 @@ class InterruptedRun(Run):
         self.starts += 1
         self.stored_groups = _stored_groups(self)
         self.temporary.mkdir(exist_ok=True)
-        command = [
-            sys.executable, "-c", "from flows.cli.app import main; main()", "train", "--recipe", str(TINY),
-            "--profile", str(SLOW), "--store", str(self.store), "--json",
-        ]  # fmt: skip
+        program = [sys.executable, "-c", "from flows.cli.app import main; main()"]
+        command = [*program, "train", *self.arguments, "--store", str(self.store), "--json"]
         environment = {**os.environ, MARK: str(self.folder), "TMPDIR": str(self.temporary)}
         ignored = signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background job would pass on that it ignores it
         try:

@@ -34,10 +34,15 @@ DETERMINISTIC = ("puzzles/", "models/", "runs/tiny/warm_start/")
 
 @dataclass
 class Run:
-    """One run under one store, killed now and then."""
+    """One run under one store, killed now and then.
+
+    Attributes:
+        arguments: Recipe and profile, as `train` takes them.
+    """
 
     folder: Path
     generator: random.Random
+    arguments: tuple[str, ...] = ("--recipe", str(TINY), "--profile", str(SLOW))
     kills: Counter[str] = field(default_factory=Counter[str])
     starts: int = 0
     seen: dict[str, str] = field(default_factory=dict[str, str])
@@ -51,10 +56,8 @@ class Run:
     def start(self) -> subprocess.Popen[bytes]:
         """Starts the command as a user would."""
         self.starts += 1
-        command = [
-            str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(TINY),
-            "--profile", str(SLOW), "--store", str(self.store), "--json",
-        ]  # fmt: skip
+        program = str(Path(sys.executable).with_name("deerstalker"))
+        command = [program, "train", *self.arguments, "--store", str(self.store), "--json"]
         environment = {**os.environ, MARK: str(self.folder)}
         with (self.folder / "log.txt").open("ab") as log:
             return subprocess.Popen(
@@ -115,7 +118,7 @@ class Run:
         """Notes the artifacts and shards that are stored now; none may change afterwards."""
         for key, manifest in self.manifests().items():
             assert self.seen.setdefault(key, manifest.attempt) == manifest.attempt, f"{key} was made again"
-        self.shards |= {path.name for path in self.store.glob("runs/tiny/iterations/*/rollouts/*/*.parquet")}
+        self.shards |= {path.name for path in self.store.glob("runs/*/iterations/*/rollouts/*/*.parquet")}
 
     def manifests(self) -> dict[str, Manifest]:
         """Every artifact by key."""

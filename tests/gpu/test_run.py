@@ -1,0 +1,36 @@
+"""A whole run on a GPU, whose flow is killed once: engine, trainer and their memory come back, and nothing is lost."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from stages.hardware.compute_type import engine_build
+from tests.support.kills_run import Run
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available() or engine_build()[0] != "vllm", reason="needs a CUDA device and vLLM's build for it"
+)
+
+SIZES = ("iterations=3", "puzzles.train=2600", "puzzles.test=64", "final.puzzles=64")
+START_LIMIT_S = 240.0
+
+
+@pytest.mark.parametrize("turns", [False, True], ids=["split", "turns"])
+def test_a_run_whose_flow_is_killed_goes_on_where_it_was(tmp_path: Path, turns: bool) -> None:
+    changes = [word for size in SIZES for word in ("--set", size)]
+    if turns:
+        changes += ["--set-profile", "engine.takes_turns=true"]
+    run = Run(tmp_path, random.Random(1), ("--recipe", "quickstart", "--profile", "cuda", *changes))
+    process = run.start()
+    graded = tmp_path / "store/runs/quickstart/iterations/0001/grades"
+    wait_until(lambda: any(graded.rglob("manifest.json")) or process.poll() is not None, START_LIMIT_S, run.tail, 0.1)
+    assert process.poll() is None, run.tail()
+    run.kill("flow", process.pid)
+    process.wait()
+    run.nothing_is_left()
+    run.disturb(0)
+    run.check(run.digests())
+    assert {f"runs/quickstart/iterations/{n:04}/decision" for n in (1, 2, 3)} <= run.manifests().keys()
