@@ -44,4 +44,6 @@ def read_recipe(store: Store, layout: RunLayout) -> dict[str, Any]:
     title, iterations = recipe.get("title"), recipe.get("iterations")
     if not isinstance(title, str) or not isinstance(iterations, int) or isinstance(iterations, bool):
         raise IntegrityError(where, "other JSON", "a recipe with title and iterations", _REMEDY)
+    if not isinstance(recipe.get("promote"), dict):
+        raise IntegrityError(where, "a recipe without promote", "a whole recipe", _REMEDY)
     return recipe

@@ -319,7 +319,7 @@ METRICS: tuple[Metric, ...] = (
            compare=".3f"),
     Metric("grad_norm", "gradient norm", _step_mean("grad_norm"), tracker="grad_norm", compare=".3f"),
     Metric("movement_lost", "movement of the weights lost to rounding", _train_total("movement_lost"),
-           column="rounded off", terminal=".0%", page=".1%", prefect=3, summary=True, tracker="movement_lost",
+           column="rounded off", terminal="z.0%", page="z.1%", prefect=3, summary=True, tracker="movement_lost",
            compare=".1%", presence=Presence.WHERE_KNOWN),
     Metric("ratio_mean", "mean importance ratio", _step_mean("ratio_mean"), compare=".4f"),
     Metric("ratio_max", "highest importance ratio", _step_max("ratio_max"), compare=".2f"),
