@@ -67,6 +67,14 @@ def free_bytes(folder: Path) -> int:
     return blocks * status.f_frsize
 
 
+def temporary_folder() -> Path:
+    """Returns the folder that this process was given for temporary files, even if nothing can be written there.
+
+    `tempfile.gettempdir` passes over such a folder in silence; child processes still write to it.
+    """
+    return Path(os.environ.get("TMPDIR") or tempfile.gettempdir())
+
+
 def nearly_full(folder: Path) -> bool:
     """Returns whether so little is free that a process that fails now is taken to have failed for lack of space."""
     return _refusal(folder) in _ERRNOS

@@ -7,14 +7,13 @@ modules import slow packages (Prefect, polars) inside of functions, so that a he
 import gc
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cyclopts import App, CycloptsError, Parameter
 
 from artifacts.errors import INDENT, BadInputError, DeerstalkerError, DiskFullError, IdentityMismatchError
-from artifacts.local.full_disk import disk_full, folder_of, is_full_disk, is_quota, nearly_full
+from artifacts.local.full_disk import disk_full, folder_of, is_full_disk, is_quota, nearly_full, temporary_folder
 from flows.cli.console.arguments import check_arguments, exact_number
 from flows.cli.console.interrupts import INTERRUPTED, TERMINATED, Interrupts, Terminated, leave
 from flows.cli.console.usage import usage_error
@@ -174,7 +173,7 @@ def _explain(error: BaseException) -> tuple[int, str]:
 
 def _full_disk(error: BaseException) -> DiskFullError:
     """Returns the error that names the full disk; an error of the operating system often does not name the file."""
-    full = [folder for folder in (Path.cwd(), Path(tempfile.gettempdir())) if nearly_full(folder)]
+    full = [folder for folder in (Path.cwd(), temporary_folder()) if nearly_full(folder)]
     if folder := folder_of(error) or next(iter(full), None):
         return disk_full(folder, quota=is_quota(error))
     where = "the disk to which this command writes"

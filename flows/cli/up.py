@@ -2,7 +2,6 @@
 
 import os
 import sys
-import tempfile
 from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -13,7 +12,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from artifacts.errors import BadInputError
-from artifacts.local.full_disk import DiskWatch
+from artifacts.local.full_disk import DiskWatch, temporary_folder
 from artifacts.store.location import DEFAULT_STORE
 from artifacts.store.store import Store
 from flows.cli.console.options import STORED, Flag, Optional, Stored
@@ -74,7 +73,7 @@ def up(
     external = parse_external_server(server, host, auth)
     store = Store.open(options.store)
     home = prepare_server_environment(local_folder(store))
-    disks = DiskWatch((home, Path(tempfile.gettempdir())))
+    disks = DiskWatch((home, temporary_folder()))
     with disks, disks.explaining(), _stopped_on_failure(home):
         private_folder(home)
         record, alone_since = ensure_server(

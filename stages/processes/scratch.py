@@ -14,6 +14,8 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from artifacts.local.full_disk import disk_full, nearly_full, temporary_folder
+
 PREFIX = "deerstalker-"
 _PREFIXES = (PREFIX, "pymp-")  # the second is that of Python's multiprocessing
 _OWNER = ".owner"
@@ -33,6 +35,9 @@ class Scratch:
         prefix: Begin of its name.
         sockets: Whether sockets are made in it; then it is not made below a long TMPDIR.
 
+    Raises:
+        DiskFullError: TMPDIR is full, so that Python would use another folder in silence.
+
     Attributes:
         path: The folder; only this user may read it.
         lock: Descriptor of its lock; -1 once it is released. `sweep` keeps the folder while a child process that
@@ -40,6 +45,8 @@ class Scratch:
     """
 
     def __init__(self, prefix: str = PREFIX, *, sockets: bool = False) -> None:
+        if (named := temporary_folder()) != Path(tempfile.gettempdir()) and nearly_full(named):
+            raise disk_full(named)
         sweep()
         self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=socket_parent() if sockets else None))
         self.lock = own(self.path)

@@ -10,7 +10,6 @@ import os
 import shutil
 import socket
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Generator
@@ -21,7 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from artifacts.errors import SEE_DOCTOR, DeerstalkerError
-from artifacts.local.full_disk import DiskWatch
+from artifacts.local.full_disk import DiskWatch, temporary_folder
 from artifacts.local.log_tail import tail_of
 from flows.orchestration.server.api_access import private, private_folder
 from flows.orchestration.server.local_server import InstallationRecord, database_lock, running_server
@@ -59,7 +58,7 @@ class PrefectBackend:
         self._address = ("127.0.0.1", 0)
         self._answered = self._entered = False
         self._leaving = threading.Event()
-        self._disks = DiskWatch((self._home, log.parent, Path(tempfile.gettempdir())))
+        self._disks = DiskWatch((self._home, log.parent, temporary_folder()))
         self._watch = threading.Thread(target=self._keep_alive, name="server-watch", daemon=True)
 
     def __enter__(self) -> Self:

@@ -72,6 +72,18 @@ def test_a_disk_that_was_full_a_moment_ago_is_named(small_disk: Path, tmp_path: 
     assert found is not None and found.where == str(small_disk) and found.found.startswith("no space left, 0.0 MiB")
 
 
+def test_a_full_folder_for_temporary_files_is_refused_though_python_passes_over_it(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    """`tempfile` would use /tmp without a word, and child processes this folder."""
+    fill(small_disk)
+    environment = {**os.environ, "TMPDIR": str(small_disk), "PREFECT_HOME": str(tmp_path / "prefect")}
+    environment.pop("PREFECT_API_URL", None)
+    command = [sys.executable, "-c", "from flows.cli.app import main; main()", "train", "--store", "store"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and f"error: {small_disk}: no space left, 0.0 MiB" in done.stderr, done.stderr
+
+
 def test_errors_with_another_reason_stay(small_disk: Path, tmp_path: Path) -> None:
     roomy = DiskWatch([tmp_path])
     assert roomy.full(TransientError("trainer", "the workers died")) is None
