@@ -1,8 +1,13 @@
-"""Says which other runs compute on the devices of a run that waits for no permit (see `gpu_permit`)."""
+"""Says which other runs compute on the devices of a run, unless both have a permit of one server (see `gpu_permit`).
+
+Commands without `deerstalker up` have a server each, so a permit alone keeps no two runs apart.
+"""
 
 import os
 from collections.abc import Callable
 from pathlib import Path
+
+from prefect.settings import PREFECT_API_URL
 
 from artifacts.store.store import Store
 from stages.context import Profile
@@ -20,24 +25,22 @@ def device_names(profile: Profile) -> tuple[str, ...]:
 def say_who_computes_here(folder: Path, run: str, store: Store, profile: Profile, say: Callable[[str], None]) -> None:
     """Notes in the run's temporary folder that it computes here, and says which other runs do so.
 
-    A run with a permit only leaves its note: it has waited for the others that have one.
-
     Args:
         folder: The run's temporary folder.
         run: Name of the flow run.
         store: The run's store.
-        profile: The profile; it says which devices, and whether they need a permit.
+        profile: The profile; it says which devices, and from which limit the run has its permit.
         say: Is called with a line for each other run.
     """
-    use = DeviceUse(run=run, store=store.url, process_id=os.getpid(), devices=device_names(profile))
-    others = announce(folder, use)
-    for other in others if profile.gpu_slot is None else ():
+    permit = "" if profile.gpu_slot is None else f"{profile.gpu_slot} of {PREFECT_API_URL.value()}"
+    use = DeviceUse(run=run, store=store.url, process_id=os.getpid(), devices=device_names(profile), permit=permit)
+    for other in announce(folder, use):
         shared = sorted(set(use.devices).intersection(other.devices))
         gpus = not shared[0].startswith("core ")
         where = ", ".join(shared) if gpus else f"{len(shared)} CPU core{'s' * (len(shared) != 1)}"
         harm = "each is slower, and memory may not suffice for both" if gpus else "each is slower"
         say(
             f"warning: {where}: run {other.run!r} (process {other.process_id}) computes there, too; expected one run "
-            f"at a time: {harm}; wait for its end, or start both with `--set-profile gpu_slot=gpu` after "
-            "`deerstalker up`, so that one waits for the other"
+            f"at a time: {harm}; wait for its end, or let one wait for the other: `deerstalker up`, then "
+            "`--set-profile gpu_slot=gpu` for both"
         )

@@ -27,18 +27,21 @@ class DeviceUse(Document):
         store: Address of its store; flow runs of one name in one store share a run on purpose.
         process_id: Its process.
         devices: Names of the devices: UUIDs of GPUs, or cores.
+        permit: The limit and the server from which it has or had a permit to use them; empty without one.
     """
 
     run: str
     store: str
     process_id: int
     devices: tuple[str, ...]
+    permit: str = ""
 
 
 def announce(folder: Path, use: DeviceUse) -> list[DeviceUse]:
     """Leaves a note in a temporary folder of this process, and returns the other runs that use one of its devices.
 
-    Of two runs that begin at once, at least one finds the other.
+    Runs whose permits are of the same limit are left out: they wait for one another. Of two runs that begin at once, at
+    least one finds the other.
     """
     unfinished = folder / f"{_NOTE}.new"
     unfinished.write_text(use.model_dump_json())
@@ -50,6 +53,7 @@ def announce(folder: Path, use: DeviceUse) -> list[DeviceUse]:
         if not set(use.devices).isdisjoint(other.devices)
         and other.process_id != use.process_id
         and (other.run, other.store) != (use.run, use.store)
+        and (not use.permit or other.permit != use.permit)
     ]
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from artifacts.store.store import Store
-from flows.config.recipes import load_profile
 from flows.opening import RunRequest, opened_stages
 from flows.orchestration import shared_devices
 from flows.orchestration.shared_devices import say_who_computes_here
@@ -21,12 +21,15 @@ from stages.processes.scratch import Scratch
 STORE = Store.open("memory://devices")
 _OTHER = """
 import sys, time
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
 from artifacts.store.store import Store
 from flows.orchestration.shared_devices import say_who_computes_here
 from stages.context import Profile
 from stages.processes.scratch import Scratch
 store = Store.open("memory://devices")
-say_who_computes_here(Scratch().path, sys.argv[1], store, Profile(), lambda line: print(line, flush=True))
+profile = Profile(gpu_slot=sys.argv[2] if len(sys.argv) > 2 else None)
+say_who_computes_here(Scratch().path, sys.argv[1], store, profile, lambda line: print(line, flush=True))
 print("ready", flush=True)
 time.sleep(600)
 """
@@ -42,11 +45,16 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def other() -> Iterator[subprocess.Popen[str]]:
     """The run `theirs` in another process, which computes on the same cores."""
-    process = subprocess.Popen([sys.executable, "-c", _OTHER, "theirs"], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None and process.stdout.readline() == "ready\n", "it is alone"
+    process = started()
     yield process
     process.kill()
     process.communicate()
+
+
+def started(*slot: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen([sys.executable, "-c", _OTHER, "theirs", *slot], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n", "it is alone"
+    return process
 
 
 def said(run: str, profile: Profile | None = None) -> list[str]:
@@ -61,11 +69,23 @@ def test_the_other_run_is_named_until_it_ends(other: subprocess.Popen[str]) -> N
     (line,) = said("mine")
     assert f"run 'theirs' (process {other.pid}) computes there, too; expected one run at a time" in line
     assert line.startswith("warning: ") and "CPU core" in line and "gpu_slot=gpu" in line and "\n" not in line
-    assert said("mine", load_profile("cpu", ["gpu_slot=gpu"])) == [], "it has waited for those with a permit"
+    assert len(said("mine", Profile(gpu_slot="gpu"))) == 1, "the other has no permit"
     assert said("theirs") == [], "the two halves of a run share a machine on purpose"
     other.kill()
     other.wait()
     assert said("mine") == []
+
+
+def test_runs_with_permits_of_one_server_wait_for_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    other = started("gpu")
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
+        assert said("mine", Profile(gpu_slot="gpu")) == []
+    assert len(said("mine")) == len(said("mine", Profile(gpu_slot="second"))) == 1
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:7/api"}):
+        assert len(said("mine", Profile(gpu_slot="gpu"))) == 1, "each has a server of its own"
+    other.kill()
+    other.communicate()
 
 
 def test_runs_on_other_gpus_are_no_neighbours(monkeypatch: pytest.MonkeyPatch, other: subprocess.Popen[str]) -> None:
