@@ -13,6 +13,7 @@ from typing import Any, Generic
 
 import polars as pl
 
+from artifacts.activity import doing, spans_since
 from artifacts.documents.self_checksum import shard_name
 from artifacts.errors import IdentityMismatchError
 from artifacts.identity import Identity, differences
@@ -269,7 +270,11 @@ class Attempt(Generic[K]):
             files=self.files,
             inputs={role: ref.as_json() for role, ref in inputs.items() if ref is not None},
             facts=dict(facts or {}),
-            provenance={**provenance(), "seconds": round(time.perf_counter() - self._started, 3)},
+            provenance={
+                **provenance(),
+                "seconds": round(time.perf_counter() - self._started, 3),
+                "spans": spans_since(self._started),
+            },
         )
         for _ in range(2):  # again if `find` superseded the artifact that was in the way
             if self.address.store.create_bytes(f"{self.address.key}/{MANIFEST_NAME}", manifest.to_bytes()):
@@ -305,6 +310,7 @@ def _json_bytes(value: object) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
+@doing("store")
 def _measure(folder: Path) -> dict[str, StoredFile]:
     """Flushes the files of a folder to disk, before a manifest names them, and returns their digests."""
     paths = sorted(folder.rglob("*"))

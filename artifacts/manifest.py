@@ -62,7 +62,8 @@ class Manifest(Document):
         files: Checksums by file name, relative to the attempt's folder `<key>/<attempt>/`.
         inputs: Refs of the inputs by role, for lineage; `identity.inputs` has their digests.
         facts: Measurements and counts of the stage, for readers; not covered by the digest.
-        provenance: Time, host, hardware, code and library versions.
+        provenance: Time, host, hardware, code and library versions; the stage's seconds, and on what they were spent
+            (see `artifacts.activity`).
         pruned: Set when the files were removed to save space. The artifact keeps its name, facts and lineage, so a run
             can continue after it; only reading its files fails.
         checksum: SHA-256 of the manifest's own bytes with this field blank (see `artifacts.documents.self_checksum`).

@@ -14,12 +14,15 @@ _RECORDED_PACKAGES = ("deerstalker", "torch", "torchtune", "transformers", "vllm
 _ROOT = Path(__file__).parents[1]
 _PACKAGES = ("artifacts", "stages", "flows")
 _GIT_TIMEOUT_S = 5.0
+_PROCESS_BEGAN = datetime.now(UTC)
+"""When this process loaded the module. An artifact that is older was published by another process."""
 
 
 def provenance() -> dict[str, Any]:
     """Returns time, host, hardware, code and library versions for a manifest."""
     return {
         "created_at": datetime.now(UTC).isoformat(timespec="microseconds"),
+        "process_began": _PROCESS_BEGAN.isoformat(timespec="microseconds"),
         "host": platform.node(),
         "machine": platform.machine(),
         "hardware": hardware(),

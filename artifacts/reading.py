@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from artifacts.activity import doing
 from artifacts.errors import BadInputError, IntegrityError
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.refs import Kind, Ref
@@ -166,6 +167,7 @@ class Artifact:
                 "use an artifact that was kept (see `deerstalker show`), or train again under another --run name",
             )
 
+    @doing("store")
     def _check_local(self, folder: Path) -> None:
         stated = self.manifest.files
         for name in self.names():
@@ -180,6 +182,7 @@ class Artifact:
                 raise IntegrityError(where, problem, stated[name].sha256, "the file is damaged; restore it")
 
 
+@doing("store")
 def _holds(folder: Path, digests: Mapping[str, FileDigest]) -> bool:
     """Returns whether a folder has all files with the content that their digests state."""
     paths = [folder / name for name in digests]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from typing import Annotated
 
 from pydantic import Field
@@ -25,9 +25,10 @@ from flows.inputs.rows import settle_rows
 from flows.lookup.checkpoints import with_fixed_names
 from flows.lookup.history import last_iteration
 from flows.orchestration.flow_runs import run_logger, this_flow_run
-from flows.orchestration.gpu_permit import gpu_permit
+from flows.orchestration.gpu_permit import GpuPermit, gpu_permit
 from flows.orchestration.server.dead_runs import crash_dead_tasks
-from flows.plan.devices import refuse_missing_devices
+from flows.orchestration.shared_devices import say_who_computes_here
+from flows.plan.devices import refuse_large_cache, refuse_missing_devices
 from flows.plan.refusal import refuse_undivided, refuse_unfit
 from flows.plan.rows import SHORTEST, with_rows
 from flows.report.shown_run import ShownRun
@@ -35,7 +36,8 @@ from flows.report.terminal.live import current_view
 from flows.report.trackers import open_tracker
 from flows.session import LastStageDone, Role, Session, Stages, check_recipe, freeze_recipe, recipe_to_continue
 from stages.context import Profile, StageContext
-from stages.hardware.cuda import cuda_facts
+from stages.hardware.cuda import cuda_facts, free_gpu_bytes
+from stages.processes.memory import spare_bytes
 from stages.processes.scratch import Scratch
 
 BEFORE_ITERATIONS = ("warm_start", "distil", "sft", "pretrain", "rate")
@@ -84,10 +86,14 @@ def fitting_profile(name: str, overrides: Sequence[str] = (), *, trains: bool = 
         samples: Whether the flow samples from an engine.
 
     Raises:
-        BadInputError: There is no such profile, or this machine lacks its GPUs, their driver or the builds for them.
+        BadInputError: There is no such profile, or this machine lacks its GPUs, their driver, the builds for them, or
+            free memory for the KV cache.
     """
     profile = load_profile(name, overrides)
-    refuse_missing_devices(profile.engine if samples else None, profile.trainer, cuda_facts(), trains=trains)
+    facts = cuda_facts()
+    refuse_missing_devices(profile.engine if samples else None, profile.trainer, facts, trains=trains)
+    if samples:
+        refuse_large_cache(profile.engine, facts.engine, spare_bytes(), free_gpu_bytes())
     return profile
 
 
@@ -201,13 +207,23 @@ def opened_stages(store: Store, profile: Profile) -> Generator[Stages]:
 
     Task runs that a killed attempt of this flow run left open are set to `Crashed` first.
     """
-    crash_dead_tasks(this_flow_run())
+    flow_run = this_flow_run()
+    crash_dead_tasks(flow_run)
     live, log = current_view(), run_logger()
     scratch = Scratch()
+
+    @cache
+    def say_once() -> None:
+        say_who_computes_here(scratch.path, flow_run.name, store, profile, live.line)
+
+    def use_gpu(permit: GpuPermit) -> None:
+        permit.take()
+        say_once()
+
     try:
         with (
             gpu_permit(profile.gpu_slot, profile.gpu_slot_spans, log) as permit,
-            StageContext(store, scratch.path, profile, live.progress, log, use_gpu=permit.take) as ctx,
+            StageContext(store, scratch.path, profile, live.progress, log, use_gpu=partial(use_gpu, permit)) as ctx,
         ):
             permit.enders.append(ctx.close)
             with ctx.disks.explaining():

@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
+from artifacts.activity import doing
 from artifacts.address import Attempt
 from artifacts.config import Config
 from artifacts.local.full_disk import DiskWatch
@@ -161,6 +162,7 @@ class StageContext:
             return self._children.engine
 
     @property
+    @doing("loading")
     def worker_group(self) -> WorkerGroup:
         """The trainer processes; they start at the first job. Puts the engine to sleep if they take turns."""
         self._use_gpu()

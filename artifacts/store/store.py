@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from artifacts.activity import doing
 from artifacts.errors import SEE_DOCTOR, BadInputError, IntegrityError, StoreError
 from artifacts.local.full_disk import disk_full, is_full_disk, is_quota
 from artifacts.local.input_files import LARGEST_DOCUMENT, LARGEST_WEIGHTS
@@ -98,6 +99,7 @@ class Store:
     def __reduce__(self) -> tuple[Callable[[str], "Store"], tuple[str]]:
         return (Store.open, (self.url,))
 
+    @doing("store")
     def read_bytes(self, key: str, most_bytes: int = LARGEST_DOCUMENT) -> bytes:
         """Returns the content under a key.
 
@@ -111,10 +113,12 @@ class Store:
         """
         return self._backend.read(check_key(key), most_bytes)
 
+    @doing("store")
     def write_bytes(self, key: str, data: bytes) -> None:
         """Stores content under a key and replaces earlier content atomically: readers see the old or the new."""
         self._backend.write(check_key(key), data)
 
+    @doing("store")
     def create_bytes(self, key: str, data: bytes) -> bool:
         """Stores content under a key if the key has no content yet.
 
@@ -130,6 +134,7 @@ class Store:
         """
         return self._backend.create(check_key(key), data)
 
+    @doing("store")
     def exists(self, key: str) -> bool:
         """Returns whether there is content under a key; raises an error if the store does not answer."""
         return self._backend.exists(check_key(key))
@@ -161,6 +166,7 @@ class Store:
         """Removes the stored bytes of a write that was killed. A write that has ended meanwhile stays as it is."""
         self._backend.remove_unfinished(write)
 
+    @doing("store")
     def list(self, prefix: str = "") -> list[str]:
         """Returns the whole keys at and below a prefix, sorted, without strays and targets of symbolic links.
 
@@ -177,6 +183,7 @@ class Store:
         """
         yield from (key for key in self._backend.walk(check_prefix(prefix)) if is_key(key))
 
+    @doing("store")
     def delete(self, prefix: str) -> int:
         """Deletes a key and all keys below it, and returns their number.
 
@@ -191,6 +198,7 @@ class Store:
         """Returns the path of a key or prefix in a directory store, which need not exist; None for other stores."""
         return self._backend.local_path(check_key(key))
 
+    @doing("store")
     def digest(self, key: str, most_bytes: int = LARGEST_WEIGHTS) -> FileDigest:
         """Reads the content under a key and returns its digest.
 
@@ -243,6 +251,7 @@ class Store:
             with suppress(OSError):
                 temporary.unlink()
 
+    @doing("store")
     def upload_tree(self, local: Path, prefix: str, progress: Progress | None = None) -> dict[str, FileDigest]:
         """Stores every file of a folder, several at a time.
 
@@ -259,6 +268,7 @@ class Store:
         digests = _in_parallel(self._backend, lambda name: self.upload(local / name, keys[name], progress), files)
         return dict(zip(files, digests, strict=True))
 
+    @doing("store")
     def download_tree(
         self, prefix: str, local: Path, expect: Mapping[str, FileDigest], progress: Progress | None = None
     ) -> None:

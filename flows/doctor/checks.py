@@ -9,7 +9,7 @@ from artifacts.errors import SEE_DOCTOR, BadInputError
 from flows.doctor.facts import MachineFacts, PrefectFacts, SoftwareFacts, SpeedFacts
 from flows.doctor.hardware import Component, Device, Hardware
 from flows.doctor.store_facts import StoreFacts
-from flows.plan.devices import refuse_missing_devices
+from flows.plan.devices import refuse_large_cache, refuse_missing_devices
 from stages.hardware.compute_type import SLOW_FACTOR, Choice, ComputeType
 from stages.hardware.cuda import CudaFacts
 from stages.sampling import engine_key
@@ -136,6 +136,10 @@ def engine_check(software: SoftwareFacts, machine: MachineFacts, hardware: Hardw
     except BadInputError as error:
         summary = f"{summary}, engine.replicas {error.found}: {error.expected}"
         return Check("engine", "problem", summary, error.remedy, figures)
+    try:
+        refuse_large_cache(hardware.engine, software.engine, machine.spare_bytes, machine.free_gpu_bytes)
+    except BadInputError as error:
+        return Check("engine", "problem", f"{summary}, {error.where} {error.found}", error.remedy, figures)
     return Check("engine", "ok", summary, figures=figures)
 
 

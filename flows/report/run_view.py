@@ -10,9 +10,11 @@ from flows.report.example_group import ExampleGroup, find_example_group
 from flows.report.figures import IterationFigures, iteration_figures
 from flows.report.pictures.batch_picture import BatchView, draw, read_batch
 from flows.report.pictures.plots import run_plots
+from flows.report.pictures.timeline_picture import timeline_picture
 from flows.report.study.study import RunStudy, pictures, read_run_study
 from flows.report.suites import curves
 from flows.report.summary import before_after_names
+from flows.report.timeline import Timeline, run_timeline
 from stages.strategies.figures import StrategiesFigures, stored_figures
 
 
@@ -71,6 +73,16 @@ class RunView:
     def plots(self) -> dict[str, bytes]:
         """The plots over iterations, as PNG, by file name."""
         return run_plots(self.figures, curves(self.record) if self.record.suites else {})
+
+    @cached_property
+    def timeline(self) -> Timeline | None:
+        """What happens when in a typical iteration; None if the run did not record it."""
+        return run_timeline(self.record, self.store)
+
+    @cached_property
+    def timeline_picture(self) -> bytes | None:
+        """The picture of `timeline`, as PNG; None without it."""
+        return timeline_picture(self.timeline) if self.timeline else None
 
     @cached_property
     def study_plots(self) -> dict[str, bytes]:

@@ -13,6 +13,7 @@ from flows.report.html.run_report import store_report
 from flows.report.metric_names import before_after_metrics, iteration_metrics
 from flows.report.prefect_pages.ui import show_in_prefect
 from flows.report.run_view import RunView
+from flows.report.timeline import iteration_timeline, store_warning
 from flows.report.trackers import Tracker
 
 SLOW_INTERVAL_S = 30.0
@@ -34,6 +35,7 @@ class ShownRun:
     ) -> None:
         self.layout, self.store, self.tracker, self._log, self._link = layout, store, tracker, log, link
         self._record: RunRecord | None = None
+        self._store_is_slow = False
         self._tracked = -1
         self._slow_due_at = 0.0
 
@@ -47,6 +49,7 @@ class ShownRun:
         self._track(record)
         if executed:
             self._show_in_prefect(RunView(record, self.store), slow=time.monotonic() >= self._slow_due_at)
+            self._warn_of_slow_store(record, n)
         return self._warn(record, executed=executed)
 
     def finished(self) -> str:
@@ -76,6 +79,13 @@ class ShownRun:
         if executed and newest in alarms_of(record.iterations):
             emit_reward_alarm(self.layout.run, newest)
         return f"alarm: {newest}"
+
+    def _warn_of_slow_store(self, record: RunRecord, n: int) -> None:
+        """Logs once if iteration `n` waited long for the store."""
+        line = None if self._store_is_slow else iteration_timeline(record, n, self.store)
+        if line and (warning := store_warning(line, self.store.url)):
+            self._store_is_slow = True
+            self._log.warning("%s", warning)
 
     def _track(self, record: RunRecord) -> None:
         for item in record.iterations:

@@ -19,6 +19,7 @@ from flows.report.measures import MODES
 from flows.report.metrics import interval_text
 from flows.report.text.visible import visible
 from flows.report.text.wrapping import print_command, print_labelled
+from flows.report.timeline import run_timeline
 from stages.statistics.estimates import Interval
 
 _SELECTION = ("sampled", "kept", "rejected", "puzzles")
@@ -76,6 +77,9 @@ def print_summary(record: RunRecord, store: Store, console: Console) -> None:
         print_labelled(console, "stage:    ", f"{name}, iterations {iterations}: {end}")
     if record.promoted and (card := record.promoted.model_card):
         print_labelled(console, "card:     ", f"{store.url}/{card}")
+    if line := run_timeline(record, store):
+        note = "" if line.whole else "; several attempts made it, this is the last one"
+        print_labelled(console, "time:     ", line.line() + note)
     print_labelled(console, "report:   ", f"{store.url}/{record.layout.summary}/report.html")
     print_command(console, "try it:   ", solve_command(record, store))
 

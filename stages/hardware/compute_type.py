@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal
+from uuid import UUID
 
 from artifacts.errors import SEE_DOCTOR, BadInputError, DeerstalkerError
 from artifacts.local.log_tail import tail_of
@@ -88,11 +89,12 @@ def _cpu_flags() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class CudaDevice:
-    """A GPU as the driver describes it."""
+    """A GPU as the driver describes it; `uuid`, as `GPU-...`, is empty if the driver does not say it."""
 
     name: str
     capability: tuple[int, int]
     memory_bytes: int
+    uuid: str = ""
 
 
 def cuda_capabilities() -> tuple[tuple[int, int], ...]:
@@ -120,7 +122,10 @@ def _cuda_device(driver: ctypes.CDLL, number: int) -> CudaDevice:
     name, memory = ctypes.create_string_buffer(256), ctypes.c_size_t()
     driver.cuDeviceGetName(name, len(name), number)
     driver.cuDeviceTotalMem_v2(ctypes.byref(memory), number)
-    return CudaDevice(name.value.decode(errors="replace"), (values[0].value, values[1].value), memory.value)
+    identifier = ctypes.create_string_buffer(16)
+    known = driver.cuDeviceGetUuid(identifier, number) == 0
+    uuid = f"GPU-{UUID(bytes=identifier.raw)}" if known else ""
+    return CudaDevice(name.value.decode(errors="replace"), (values[0].value, values[1].value), memory.value, uuid)
 
 
 def training_type(device: Literal["cpu", "cuda"], hidden: int | None) -> Choice:

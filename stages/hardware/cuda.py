@@ -52,6 +52,32 @@ def cuda_facts() -> CudaFacts:
     return CudaFacts(cuda_devices(), present, driver_version(), _driver_cuda(), torch, torch_cuda, engine)
 
 
+class _Memory(ctypes.Structure):
+    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+
+
+def free_gpu_bytes() -> tuple[int, ...]:
+    """Returns the free memory of each GPU that CUDA offers to this process, in bytes; empty if NVML does not say it."""
+    try:
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return ()
+    if library.nvmlInit_v2():
+        return ()
+    free: list[int] = []
+    try:
+        for gpu in cuda_devices():
+            handle, memory = ctypes.c_void_p(), _Memory()
+            if library.nvmlDeviceGetHandleByUUID(gpu.uuid.encode(), ctypes.byref(handle)):
+                return ()
+            if library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)):
+                return ()
+            free.append(min(memory.free, gpu.memory_bytes))
+    finally:
+        library.nvmlShutdown()
+    return tuple(free)
+
+
 def driver_version() -> str:
     """Returns the version of the NVIDIA kernel driver, empty without one."""
     try:

@@ -121,6 +121,24 @@ def own(folder: Path) -> int:
     return lock
 
 
+def has_owner(folder: Path) -> bool:
+    """Returns whether a process of this machine owns a folder.
+
+    Raises:
+        OSError: The folder has no lock's file, or it cannot be opened.
+    """
+    lock = os.open(folder / _OWNER, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        if os.pread(lock, 200, 0) != _machine():
+            return False
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
 def sweep() -> None:
     """Removes this user's temporary folders whose owners were killed, unless the machine has restarted since then.
 

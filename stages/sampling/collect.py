@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from artifacts.activity import doing
 from artifacts.address import Attempt
 from artifacts.errors import BadInputError
 from artifacts.identity import settings_of
@@ -108,8 +110,10 @@ def collect_prompts(
     try:
         if prompts:
             ctx.progress(label, len(reused), len(group_numbers), {"starting": 1.0})
-            with ctx.sampling:
-                ctx.engine.ensure(folder, weights.digest)
+            with ExitStack() as held:
+                with doing("loading"):
+                    held.enter_context(ctx.sampling)
+                    ctx.engine.ensure(folder, weights.digest)
                 started = time.perf_counter()
 
                 def store(group: GroupSamples) -> None:
@@ -117,7 +121,9 @@ def collect_prompts(
                     speed = shards.tokens / (time.perf_counter() - started)
                     ctx.progress(label, len(reused) + shards.groups, len(group_numbers), {"tokens_per_s": speed})
 
-                ctx.engine.sample_groups(prompts, sampling, store, None if told is None else Tool(told, context_tokens))
+                with doing("engine"):
+                    tool = None if told is None else Tool(told, context_tokens)
+                    ctx.engine.sample_groups(prompts, sampling, store, tool)
     finally:
         shards.flush()
     elapsed_s = time.perf_counter() - started

@@ -20,6 +20,8 @@ from artifacts.schemas import GRADES, ROLLOUTS
 from artifacts.store.store import Store
 from artifacts.tensors import BATCH_FILE, PackedBatch
 from flows.cli.app import run_command
+from flows.lookup.history import read_run
+from flows.report.timeline import iteration_timeline, run_timeline
 from tests.support.installed import ONE_ENGINE, TINY
 from tests.support.json_page import check_documented
 from tests.support.processes import marked
@@ -177,6 +179,25 @@ def test_the_document_tells_the_run(story: dict[str, Any]) -> None:
     check_documented("train", document, unmet={*sections, "early_stopped_fraction", "damaged", *ROUNDS})
     report = Path(document["report"].removeprefix("file://")).read_text()
     assert "<script" not in report and "data:image/png;base64" in report
+
+
+def test_the_report_draws_an_iteration_that_one_attempt_made(story: dict[str, Any]) -> None:
+    store = Store.open(str(story["run"].store))
+    record = read_run(store, "tiny")
+    killed, line = iteration_timeline(record, 2, store), run_timeline(record, store)
+    assert killed is not None and not killed.whole, "`sample` of it was killed"
+    assert line is not None and line.whole and line.iteration == 1
+    assert {"sample", "finetune", "evaluate"} == line.by_stage().keys()
+    assert sum(line.shares().values()) == pytest.approx(1) and min(line.shares().values()) >= 0
+    seconds = {bar.name: bar.span[1] - bar.span[0] for bar in line.bars}
+    assert seconds["weights"] > 0 and seconds["training_state"] > 0
+    totals = record.iterations[1].facts("finetune")["totals"]
+    trained = next(bar for bar in line.bars if bar.name == "finetune").of("trainer")
+    assert sum(end - begin for begin, end in trained) == pytest.approx(
+        totals["train_s"] + totals["old_logprobs_s"], abs=0.01
+    )
+    report = Path(story["document"]["report"].removeprefix("file://")).read_text()
+    assert "One iteration in time" in report and line.line() in report
 
 
 @pytest.mark.long

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from flows.doctor.hardware import load_hardware
-from flows.plan.devices import refuse_missing_devices
-from stages.hardware.cuda import cuda_facts
+from flows.plan.devices import refuse_large_cache, refuse_missing_devices
+from stages.hardware.cuda import cuda_facts, free_gpu_bytes
+from stages.processes.memory import spare_bytes
 
 
 def check_devices(profile: str, changes: Sequence[str] = (), *, trains: bool = False, samples: bool = True) -> None:
@@ -20,4 +21,7 @@ def check_devices(profile: str, changes: Sequence[str] = (), *, trains: bool = F
         BadInputError: There is no such profile, or it does not fit.
     """
     hardware = load_hardware(profile, changes)
-    refuse_missing_devices(hardware.engine if samples else None, hardware.trainer, cuda_facts(), trains=trains)
+    facts = cuda_facts()
+    refuse_missing_devices(hardware.engine if samples else None, hardware.trainer, facts, trains=trains)
+    if samples:
+        refuse_large_cache(hardware.engine, facts.engine, spare_bytes(), free_gpu_bytes())

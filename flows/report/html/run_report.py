@@ -38,6 +38,7 @@ from flows.report.summary import (
 from flows.report.tasks import task_tables
 from flows.report.text.markdown import shortened
 from flows.report.text.visible import visible
+from flows.report.timeline import HEAD, Timeline, store_warning
 from stages.strategies.figures import StrategiesFigures
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ def report_files(view: "RunView") -> dict[str, bytes]:
     pictures = {**view.plots, **view.study_plots}
     if view.batch_picture:
         pictures["batch.png"] = view.batch_picture
+    if view.timeline_picture:
+        pictures["timeline.png"] = view.timeline_picture
     values = {
         **_values(view.record, view.store, view.figures),
         "pictures": pictures,
@@ -83,6 +86,7 @@ def report_files(view: "RunView") -> dict[str, bytes]:
         "derivations": _derivations(view.before_after) if view.before_after else None,
         "example": _example(view.example) if view.example else None,
         "batch": describe_batch(view.batch[1]) if view.batch else None,
+        "timeline": _timeline(view.timeline, view.store.url) if view.timeline else None,
     }
     return {
         **pictures,
@@ -191,6 +195,11 @@ def _seconds_table(iterations: Sequence[IterationFigures]) -> dict[str, Any]:
     rows = seconds_rows(iterations)
     cells = [["" if cell is None else str(cell) for cell in row.values()] for row in rows]
     return {"head": list(rows[0]), "rows": cells}
+
+
+def _timeline(line: Timeline, url: str) -> dict[str, Any]:
+    warning = store_warning(line, url)
+    return {"line": line.line(), "whole": line.whole, "warning": warning, "head": HEAD, "rows": line.rows()}
 
 
 def _example(example: ExampleGroup) -> dict[str, Any]:

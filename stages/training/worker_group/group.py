@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
+from artifacts.activity import doing, note
 from artifacts.errors import SEE_DOCTOR, BadInputError, DeerstalkerError, DiskFullError, TransientError
 from artifacts.local.log_tail import tail_of
 from stages.processes.guarded import GuardedProcess
@@ -128,13 +129,16 @@ class WorkerGroup:
             raise BadInputError("job.hardware", "another layout than the workers'", "the same", "start a new group")
         self._holding = None
         try:
-            self.start()
-            self.wait_until_ready()
+            with doing("loading"):
+                self.start()
+                self.wait_until_ready()
             assert self._queue is not None
             with EventReader(job.events_file) as events:
                 self._queue.submit(self._jobs, job)
                 self._jobs += 1
-                return self._result(events, on_event)
+                result = self._result(events, on_event)
+            _record(result.totals)
+            return result
         except BaseException:
             self.stop()
             raise
@@ -233,6 +237,16 @@ class WorkerGroup:
             return
         queue.end()
         agent.kill()
+
+
+def _record(totals: TrainTotals) -> None:
+    """Records what a job that has just ended spent its time on (see `artifacts.activity`)."""
+    saved = time.perf_counter()
+    trained = saved - totals.save_s
+    loaded = trained - totals.train_s - totals.old_logprobs_s
+    note("loading", loaded - totals.load_s, loaded)
+    note("trainer", loaded, trained)
+    note("saving", trained, saved)
 
 
 def _first_line(message: str) -> str:

