@@ -45,13 +45,14 @@ class _TokenStatistics(torch.autograd.Function):
             entropies[rows] = -torch.linalg.vecdot(p, logp)
         ctx.save_for_backward(hidden, weight, targets, logprobs, entropies, saved_p)
         ctx.temperature, ctx.chunk = temperature, chunk
+        ctx.set_materialize_grads(False)
         return logprobs, entropies
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor | None, None, None, None]:
         hidden, weight, targets, logprobs, entropies, saved_p = ctx.saved_tensors
-        grad_logprobs, grad_entropies = (g / ctx.temperature for g in grads)
-        with_entropy = bool(grad_entropies.any())
+        grad_logprobs = torch.zeros_like(logprobs) if grads[0] is None else grads[0] / ctx.temperature
+        grad_entropies = None if grads[1] is None else grads[1] / ctx.temperature
         grad_hidden = torch.empty_like(hidden)
         pieces = range(0, hidden.shape[0], ctx.chunk)
         sum_dtype = weight.dtype if len(pieces) <= 1 else torch.float32
@@ -64,7 +65,7 @@ class _TokenStatistics(torch.autograd.Function):
                 # The gradient of logit j is [j = target] g - p_j (g + g_H (log p_j + H)), with the gradients g of the
                 # log-probability and g_H of the entropy H. At the target p_j comes from the float32 log-probability.
                 g = grad_logprobs[rows, None]
-                if with_entropy:
+                if grad_entropies is not None:
                     logp = p[block].float().clamp(min=1e-30).log_()
                     logp.add_(entropies[rows, None]).mul_(grad_entropies[rows, None]).add_(g)
                     p[block] = p[block] * logp.neg_()

@@ -17,6 +17,7 @@ from stages.training.model.attention import AttentionInputs, TreeSelfAttention, 
 from stages.training.model.components import FeedForward, RMSNorm, TransformerDecoder, TransformerSelfAttentionLayer
 from stages.training.model.head import token_statistics
 from stages.training.model.rotation import rotation_frequencies
+from stages.training.model.transfer import to_device
 from stages.training.trainer_batch import FlatRows
 
 
@@ -96,14 +97,14 @@ class Policy(nn.Module):
         angles = flat.positions.to(torch.float32)[:, None] * self.frequencies
         cos, sin = angles.cos(), angles.sin()
         return ModelInputs(
-            tokens=flat.tokens[None].to(device),
+            tokens=to_device(flat.tokens[None], device),
             attention=AttentionInputs(
-                cos=torch.cat([cos, cos], -1)[:, None].to(device, dtype),
-                sin=torch.cat([-sin, sin], -1)[:, None].to(device, dtype),
+                cos=to_device(torch.cat([cos, cos], -1)[:, None], device, dtype),
+                sin=to_device(torch.cat([-sin, sin], -1)[:, None], device, dtype),
                 tree=attention_tree(flat.segment_ids, flat.parent_ids, device),
             ),
-            predictors=flat.predictors[0].to(device),
-            targets=flat.tokens[flat.predictors[1]].to(device),
+            predictors=to_device(flat.predictors[0], device),
+            targets=to_device(flat.tokens[flat.predictors[1]], device),
         )
 
     def forward(
