@@ -19,7 +19,6 @@ import gc
 import json
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -46,7 +45,6 @@ from tests.support.trainer_work import (
     Bench,
     TimedWeights,
     draw_groups,
-    finish,
     matmul_peak,
     needed_flops,
     save_batch,
