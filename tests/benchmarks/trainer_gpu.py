@@ -6,7 +6,7 @@ python -m tests.benchmarks.trainer_gpu --shape tiny --device cpu     # the same 
 Random weights of Qwen2.5's shapes, drawn on the device, so that no checkpoint is needed; one process. A step takes
 packed rows of one group each: a prompt and its completions. `tree` is how the trainer attends on that device
 (flex_attention with a block mask on CUDA, flash kernels in two parts on the CPU), `dense` torch's own attention under
-a full [N, N] mask. Both must find the same gradient.
+a full [N, N] mask, in layers that are not compiled. Both must find the same gradient.
 
 Utilisation is of forward and backward, the best of several, against the bf16 matmul peak of the same device; only
 FLOPs that a tree cannot do without count, so recomputed layers do not. Where weights, masters, AdamW's moments and
@@ -162,7 +162,9 @@ def measure(name: str, mask: str, folder: Path, options: argparse.Namespace) -> 
     shape, device = SHAPES[name], torch.device(options.device)
     if options.activation_checkpointing is not None:
         shape = replace(shape, checkpointing=options.activation_checkpointing)
-    hardware = TrainHardware(device=options.device, activation_checkpointing=shape.checkpointing)
+    hardware = TrainHardware(
+        device=options.device, activation_checkpointing=shape.checkpointing, compile=options.compile and mask == "tree"
+    )
     folder = write_config(folder / f"{name}-{mask}", shape)
     whole = fits(read_shape(folder), device) if options.optimizer is None else options.optimizer
     bench = Bench(folder, hardware, RandomWeights if whole else WeightsAlone)
@@ -174,7 +176,8 @@ def measure(name: str, mask: str, folder: Path, options: argparse.Namespace) -> 
         row = bench.measure(batch, options.repeats)
     seconds = row["best_forward_backward_s"]
     return {
-        "shape": name, "mask": mask, "whole_step": whole, "activation_checkpointing": shape.checkpointing,
+        "shape": name, "mask": mask, "compiled": hardware.compiles(options.device),
+        "whole_step": whole, "activation_checkpointing": shape.checkpointing,
         "row_tokens": groups[0].size_tokens, **row, "tokens_per_s": row["tokens"] / seconds,
         "flops_per_s": needed_flops(bench.shape, groups) / seconds, "peak_bytes": peak_bytes(device) - before,
     }  # fmt: skip
@@ -214,6 +217,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=2, help="packed rows of a step")
     parser.add_argument("--repeats", type=int, default=5, help="measured steps, of which the best counts")
     parser.add_argument("--activation-checkpointing", action=argparse.BooleanOptionalAction, help="default: 7b only")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True, help="default: on GPUs")
     parser.add_argument("--optimizer", action=argparse.BooleanOptionalAction, help="default: where it fits")
     add_json_option(parser)
     options = parser.parse_args()

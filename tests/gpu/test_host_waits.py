@@ -44,7 +44,7 @@ def test_only_the_numbers_of_a_step_are_waited_for(case: str, tmp_path: Path, mo
     monkeypatch.setattr(StepSums, "reduce", waiting)
     try:
         torch.cuda.set_sync_debug_mode("error")
-        trainer.step(1, batch.steps[1], 2)
+        trainer.step(1, batch.steps[0], 2)  # the same rows: other sizes could compile again
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert len(waits) == 1

@@ -84,8 +84,16 @@ class Policy(nn.Module):
         self.shape, self.chunk_tokens = shape, chunk_tokens
         self.decoder = build_decoder(shape, activation_checkpointing)
         self.head = None if shape.tied or shape.value_head else nn.Linear(shape.embed_dim, shape.vocab_size, bias=False)
+        self.compiled = False
         self.frequencies: Tensor
         self.place_frequencies()
+
+    def compile_forward(self) -> None:
+        """Compiles each layer, and what the head does with its logits."""
+        self.compiled = True
+        for layer in self.decoder.layers:
+            assert isinstance(layer, DecoderLayer)
+            layer.compile_forward()
 
     def place_frequencies(self) -> None:
         """Computes the constants of the rotation on the CPU; repeat it for a policy built on the meta device."""
@@ -126,7 +134,7 @@ class Policy(nn.Module):
             weight = weight.full_tensor()  # of the parts that the processes of a tensor group hold
         weight = weight.to(head_dtype or weight.dtype)
         chosen = hidden.index_select(0, inputs.predictors).to(weight.dtype)
-        return token_statistics(chosen, weight, inputs.targets, temperature, self.chunk_tokens)
+        return token_statistics(chosen, weight, inputs.targets, temperature, self.chunk_tokens, compiled=self.compiled)
 
     def logits(self, inputs: ModelInputs) -> Tensor:
         """Returns the logits [C, V] of the predictors. Used by tests only."""

@@ -48,7 +48,7 @@ def _refuse(facts: CudaFacts, profile: str, *changes: str, trains: bool = True) 
         ),
         (
             replace(WITH_GPU, no_compiler=("a C compiler (gcc or clang)", "triton")), "cuda", (),
-            ("trainer.compile: auto, on a machine without a C compiler (gcc or clang) and triton", "apt-get install gcc"),
+            ("trainer.compile: auto, on a machine without a C compiler (gcc or clang) and triton", "install gcc"),
         ),
         (
             replace(WITH_GPU, no_compiler=("triton",)), "cuda", ("trainer.compile=false",),
