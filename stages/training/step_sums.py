@@ -4,6 +4,7 @@ They stay on the device until `reduce`, because each number that the host reads 
 """
 
 import math
+from collections import defaultdict
 
 import torch
 import torch.distributed as dist
@@ -23,7 +24,7 @@ _CPU = torch.device("cpu")
 
 
 class StepSums:
-    """Accumulates the metrics of an optimizer step, in float64.
+    """Accumulates the metrics of an optimizer step.
 
     Shapes: C tokens in the loss of a micro-batch.
 
@@ -32,8 +33,12 @@ class StepSums:
     """
 
     def __init__(self, device: torch.device = _CPU) -> None:
-        self._sums = torch.zeros(len(_SUMS), dtype=torch.float64, device=device)
-        self._maxima = torch.zeros(len(_MAXIMA), dtype=torch.float64, device=device)
+        self._device = device
+        self._shares: defaultdict[str, list[Tensor]] = defaultdict(list)
+        self._highest: defaultdict[str, list[Tensor]] = defaultdict(list)
+        self._counts: defaultdict[str, int] = defaultdict(int)
+        self._sums: dict[str, float] = {}
+        self._maxima: dict[str, float] = {}
 
     def add(self, token: TokenLoss, entropies: Tensor, gap: Tensor | None, tokens: int) -> None:
         """Adds a micro-batch.
@@ -48,15 +53,15 @@ class StepSums:
         self._sum("ratio", token.ratio)
         self._sum("clipped_low", token.clipped_low)
         self._sum("clipped_high", token.clipped_high)
-        self._add("loss_tokens", token.ratio.numel())
-        self._add("tokens", tokens)
+        self._counts["loss_tokens"] += token.ratio.numel()
+        self._counts["tokens"] += tokens
         self._maximum("ratio", token.ratio)
         if gap is not None:
             importance = importance_ratio(gap.double())
             self._sum("gap", gap.abs())
             self._sum("sampler_ratio", importance)
             self._sum("sampler_ratio_squared", importance.square())
-            self._add("gap_tokens", gap.numel())
+            self._counts["gap_tokens"] += gap.numel()
             self._maximum("gap", gap.abs())
             self._maximum("sampler_ratio", importance)
 
@@ -67,15 +72,23 @@ class StepSums:
                 self._sum(name, share)
 
     def _sum(self, name: str, values: Tensor) -> None:
-        self._add(name, values.detach().sum())
-
-    def _add(self, name: str, share: Tensor | int) -> None:
-        self._sums[_SUMS.index(name)].add_(share)
+        self._shares[name].append(values.detach().sum())
 
     def _maximum(self, name: str, values: Tensor) -> None:
         if values.numel():
-            highest = self._maxima[_MAXIMA.index(name)]
-            torch.fmax(highest, values.detach().max().double(), out=highest)  # a NaN leaves it as it is
+            self._highest[name].append(values.detach().max())
+
+    def _total(self, name: str) -> Tensor:
+        """Returns a sum, float64 [1]."""
+        if shares := self._shares[name]:
+            return torch.stack(shares).double().sum(0, keepdim=True)
+        return torch.full((1,), self._counts[name], dtype=torch.float64, device=self._device)
+
+    def _maximum_of(self, name: str) -> Tensor:
+        """Returns a maximum, float64 [1]: at least 0, and without the micro-batches whose own is NaN."""
+        zero = torch.zeros((), dtype=torch.float64, device=self._device)
+        highest = torch.stack([zero, *(x.double() for x in self._highest[name])])
+        return torch.where(highest.isnan(), 0.0, highest).max(0, keepdim=True).values
 
     def reduce(self, norm: Tensor) -> float:
         """Combines the sums and maxima of all processes, and brings all numbers of the step to the host (collective).
@@ -88,13 +101,16 @@ class StepSums:
         Returns:
             The norm.
         """
+        sums = torch.cat([self._total(name) for name in _SUMS])
+        maxima = torch.cat([self._maximum_of(name) for name in _MAXIMA])
         if dist.get_world_size() > 1:
-            dist.all_reduce(self._sums)
-            dist.all_reduce(self._maxima, op=dist.ReduceOp.MAX)
-        norm = norm.to(self._sums.device, torch.float64, non_blocking=True)
-        numbers = torch.cat([self._sums, self._maxima, norm.view(1)]).cpu()
-        self._sums, self._maxima = numbers[: len(_SUMS)], numbers[len(_SUMS) : -1]
-        return float(numbers[-1])
+            dist.all_reduce(sums)
+            dist.all_reduce(maxima, op=dist.ReduceOp.MAX)
+        norm = norm.to(self._device, torch.float64, non_blocking=True)
+        numbers: list[float] = torch.cat([sums, maxima, norm.view(1)]).cpu().tolist()
+        self._sums = dict(zip(_SUMS, numbers[: len(_SUMS)], strict=True))
+        self._maxima = dict(zip(_MAXIMA, numbers[len(_SUMS) : -1], strict=True))
+        return numbers[-1]
 
     def metrics(
         self,
@@ -118,8 +134,7 @@ class StepSums:
             with_kl: Whether there is a reference.
             kl_penalty: Mean reward that completions lost for the divergence; None if it is not in the reward.
         """
-        sums = dict(zip(_SUMS, self._sums.tolist(), strict=True))
-        maxima, gap_tokens = dict(zip(_MAXIMA, self._maxima.tolist(), strict=True)), sums["gap_tokens"]
+        sums, maxima, gap_tokens = self._sums, self._maxima, self._sums["gap_tokens"]
         loss_tokens = max(1.0, sums["loss_tokens"])
         entropy = sums["entropy"] / loss_tokens
         kl_coef = loss.kl_coef if loss.kl_place == "loss" else 0.0

@@ -285,6 +285,7 @@ def test_the_sampler_gap_by_hand() -> None:
     gap = torch.log(torch.tensor([2.0, 1.0, 1.0, 1.0]))
     for part in (slice(0, 1), slice(1, 4)):
         sums.add(TokenLoss(zeros[part], zeros[part], marks[part], marks[part]), zeros[part], gap[part], 9)
+    assert sums.reduce(torch.tensor(3.0)) == 3.0
     metrics = sums.metrics(LossConfig(), (1, 1), 0.0, 0.0, 1.0, with_kl=False)
     assert metrics.sampler_gap_mean == pytest.approx(np.log(2) / 4)
     assert metrics.sampler_gap_max == pytest.approx(np.log(2))
