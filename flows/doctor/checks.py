@@ -93,7 +93,7 @@ def gpu_check(machine: MachineFacts, software: SoftwareFacts, hardware: Hardware
     }
     facts = CudaFacts(
         machine.gpus, machine.present_gpus, machine.driver, machine.driver_cuda, software.torch, software.torch_cuda,
-        software.engine,
+        software.engine, software.no_compiler,
     )  # fmt: skip
     try:
         refuse_missing_devices(hardware.engine, hardware.trainer, facts, trains=True)

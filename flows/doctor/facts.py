@@ -74,6 +74,7 @@ class SoftwareFacts:
         extras: Versions of the optional packages, None for one that is not installed.
         torch: Version of torch; empty if it is not installed.
         torch_cuda: Release of CUDA that torch was built for; None for a build for CPUs.
+        no_compiler: What a program that compiles kernels for GPUs lacks, in words.
     """
 
     python: str
@@ -81,6 +82,7 @@ class SoftwareFacts:
     extras: Mapping[str, str | None]
     torch: str = ""
     torch_cuda: tuple[int, int] | None = None
+    no_compiler: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ def machine_facts() -> MachineFacts:
 def software_facts() -> SoftwareFacts:
     """Returns the installed engine and optional packages, without importing them."""
     cuda, extras = cuda_facts(), {name: _version(name) for name in EXTRAS}
-    return SoftwareFacts(platform.python_version(), cuda.engine, extras, cuda.torch, cuda.torch_cuda)
+    return SoftwareFacts(platform.python_version(), cuda.engine, extras, cuda.torch, cuda.torch_cuda, cuda.no_compiler)
 
 
 def speed_facts() -> SpeedFacts:

@@ -44,6 +44,7 @@ def refuse_missing_devices(
     if (trainer.device == "cuda" or engine_on_gpu) and facts.torch_cuda and facts.driver_cuda:
         _check_driver(facts, facts.torch_cuda, facts.driver_cuda)
     if trains and (trainer.device == "cuda" or (trainer.device == "auto" and facts.torch_cuda)):
+        _check_compilers(trainer, facts)
         _check_count("trainer.processes", trainer.processes, 1, facts)
     if engine is not None and engine_on_gpu:
         _check_count("engine.tensor_parallel_size", engine.tensor_parallel_size, 1, facts)
@@ -120,6 +121,18 @@ def _check_driver(facts: CudaFacts, torch: tuple[int, int], driver: tuple[int, i
             f"{facts.driver or 'of unknown version'}, which supports CUDA {driver[0]}.{driver[1]}",
             f"a driver for CUDA {torch[0]}.{torch[1]}, which torch {facts.torch} was built for",
             f"update the driver; until then {_CPU_BUILDS}, then `--profile cpu` fits this machine",
+        )
+
+
+def _check_compilers(trainer: TrainHardware, facts: CudaFacts) -> None:
+    """Refuses a trainer on GPUs that could not compile its kernels; those of its attention always are compiled."""
+    if facts.no_compiler:
+        asked = trainer.compile if isinstance(trainer.compile, str) else str(trainer.compile).lower()
+        raise BadInputError(
+            "trainer.compile",
+            f"{asked}, on a machine without {' and '.join(facts.no_compiler)}",
+            "all that compiles kernels for GPUs, which attention needs even if trainer.compile is false",
+            f"install it (`apt-get install gcc python3-dev`; for triton {_CUDA_BUILDS}), or use `--profile cpu`",
         )
 
 

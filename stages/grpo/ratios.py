@@ -20,6 +20,8 @@ def importance_ratio(log_ratio: Tensor) -> Tensor:
 def sequence_sums(values: Tensor, sequences: Tensor) -> tuple[Tensor, Tensor]:
     """Returns for each token the sum of a value over its completion, and the completion's number of tokens.
 
+    `torch.unique` would make the host wait for a GPU, because the size of its result depends on values.
+
     Args:
         values: [C].
         sequences: [C] int, the completion of each token.
@@ -27,9 +29,13 @@ def sequence_sums(values: Tensor, sequences: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         Two tensors [C]: sums, differentiable, and numbers of tokens.
     """
-    _, inverse, lengths = torch.unique(sequences, return_inverse=True, return_counts=True)
-    sums = torch.zeros(lengths.numel(), dtype=values.dtype, device=values.device).index_add(0, inverse, values)
-    return sums[inverse], lengths[inverse]
+    ordered, order = torch.sort(sequences)
+    steps = torch.zeros_like(ordered)
+    steps[1:] = ordered[1:] != ordered[:-1]
+    number = torch.empty_like(order).index_copy_(0, order, steps.cumsum(0))  # of the completion, from 0
+    sums = torch.zeros_like(values).index_add(0, number, values)
+    lengths = torch.zeros_like(order).index_add(0, number, torch.ones_like(order))
+    return sums[number], lengths[number]
 
 
 def correction_factors(

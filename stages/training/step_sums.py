@@ -1,4 +1,7 @@
-"""Sums and maxima for the metrics of one optimizer step, over its micro-batches and then over processes."""
+"""Sums and maxima for the metrics of one optimizer step, over its micro-batches and then over processes.
+
+They stay on the device until `reduce`, because each number that the host reads makes it wait for the device.
+"""
 
 import math
 from collections import defaultdict
@@ -17,17 +20,25 @@ _SUMS = (
     "gap", "gap_tokens", "sampler_ratio", "sampler_ratio_squared",
 )  # fmt: skip
 _MAXIMA = ("ratio", "gap", "sampler_ratio")
+_CPU = torch.device("cpu")
 
 
 class StepSums:
     """Accumulates the metrics of an optimizer step.
 
     Shapes: C tokens in the loss of a micro-batch.
+
+    Args:
+        device: Device of the losses.
     """
 
-    def __init__(self) -> None:
-        self._sums: defaultdict[str, float] = defaultdict(float)
-        self._maxima: dict[str, float] = dict.fromkeys(_MAXIMA, 0.0)
+    def __init__(self, device: torch.device = _CPU) -> None:
+        self._device = device
+        self._shares: defaultdict[str, list[Tensor]] = defaultdict(list)
+        self._highest: defaultdict[str, list[Tensor]] = defaultdict(list)
+        self._counts: defaultdict[str, int] = defaultdict(int)
+        self._sums: dict[str, float] = {}
+        self._maxima: dict[str, float] = {}
 
     def add(self, token: TokenLoss, entropies: Tensor, gap: Tensor | None, tokens: int) -> None:
         """Adds a micro-batch.
@@ -42,15 +53,15 @@ class StepSums:
         self._sum("ratio", token.ratio)
         self._sum("clipped_low", token.clipped_low)
         self._sum("clipped_high", token.clipped_high)
-        self._sums["loss_tokens"] += token.ratio.numel()
-        self._sums["tokens"] += tokens
+        self._counts["loss_tokens"] += token.ratio.numel()
+        self._counts["tokens"] += tokens
         self._maximum("ratio", token.ratio)
         if gap is not None:
             importance = importance_ratio(gap.double())
             self._sum("gap", gap.abs())
             self._sum("sampler_ratio", importance)
             self._sum("sampler_ratio_squared", importance.square())
-            self._sums["gap_tokens"] += gap.numel()
+            self._counts["gap_tokens"] += gap.numel()
             self._maximum("gap", gap.abs())
             self._maximum("sampler_ratio", importance)
 
@@ -61,22 +72,45 @@ class StepSums:
                 self._sum(name, share)
 
     def _sum(self, name: str, values: Tensor) -> None:
-        self._sums[name] += float(values.detach().sum())
+        self._shares[name].append(values.detach().sum())
 
     def _maximum(self, name: str, values: Tensor) -> None:
         if values.numel():
-            self._maxima[name] = max(self._maxima[name], float(values.max()))
+            self._highest[name].append(values.detach().max())
 
-    def reduce(self, device: torch.device) -> None:
-        """Combines the sums and maxima of all processes (collective)."""
-        if dist.get_world_size() == 1:
-            return
-        sums = torch.tensor([self._sums[name] for name in _SUMS], dtype=torch.float64, device=device)
-        maxima = torch.tensor([self._maxima[name] for name in _MAXIMA], dtype=torch.float64, device=device)
-        dist.all_reduce(sums)
-        dist.all_reduce(maxima, op=dist.ReduceOp.MAX)
-        self._sums = defaultdict(float, zip(_SUMS, sums.tolist(), strict=True))
-        self._maxima = dict(zip(_MAXIMA, maxima.tolist(), strict=True))
+    def _total(self, name: str) -> Tensor:
+        """Returns a sum, float64 [1]."""
+        if shares := self._shares[name]:
+            return torch.stack(shares).double().sum(0, keepdim=True)
+        return torch.full((1,), self._counts[name], dtype=torch.float64, device=self._device)
+
+    def _maximum_of(self, name: str) -> Tensor:
+        """Returns a maximum, float64 [1]: at least 0, and without the micro-batches whose own is NaN."""
+        zero = torch.zeros((), dtype=torch.float64, device=self._device)
+        highest = torch.stack([zero, *(x.double() for x in self._highest[name])])
+        return torch.where(highest.isnan(), 0.0, highest).max(0, keepdim=True).values
+
+    def reduce(self, norm: Tensor) -> float:
+        """Combines the sums and maxima of all processes, and brings all numbers of the step to the host (collective).
+
+        This is the only place of a step where the host waits until a GPU has computed everything.
+
+        Args:
+            norm: Scalar, the norm of the gradient, which the host reads with the rest.
+
+        Returns:
+            The norm.
+        """
+        sums = torch.cat([self._total(name) for name in _SUMS])
+        maxima = torch.cat([self._maximum_of(name) for name in _MAXIMA])
+        if dist.get_world_size() > 1:
+            dist.all_reduce(sums)
+            dist.all_reduce(maxima, op=dist.ReduceOp.MAX)
+        norm = norm.to(self._device, torch.float64, non_blocking=True)
+        numbers: list[float] = torch.cat([sums, maxima, norm.view(1)]).cpu().tolist()
+        self._sums = dict(zip(_SUMS, numbers[: len(_SUMS)], strict=True))
+        self._maxima = dict(zip(_MAXIMA, numbers[len(_SUMS) : -1], strict=True))
+        return numbers[-1]
 
     def metrics(
         self,
@@ -89,7 +123,7 @@ class StepSums:
         with_kl: bool,
         kl_penalty: float | None = None,
     ) -> StepMetrics:
-        """Returns the metrics of the step.
+        """Returns the metrics of the step, from the numbers that `reduce` brought to the host.
 
         Args:
             loss: Settings of the loss, for its coefficients.
@@ -100,7 +134,7 @@ class StepSums:
             with_kl: Whether there is a reference.
             kl_penalty: Mean reward that completions lost for the divergence; None if it is not in the reward.
         """
-        sums, gap_tokens = self._sums, self._sums["gap_tokens"]
+        sums, maxima, gap_tokens = self._sums, self._maxima, self._sums["gap_tokens"]
         loss_tokens = max(1.0, sums["loss_tokens"])
         entropy = sums["entropy"] / loss_tokens
         kl_coef = loss.kl_coef if loss.kl_place == "loss" else 0.0
@@ -120,13 +154,13 @@ class StepSums:
             grad_norm=norm,
             learning_rate=rate,
             ratio_mean=sums["ratio"] / loss_tokens,
-            ratio_max=self._maxima["ratio"],
+            ratio_max=maxima["ratio"],
             clip_low_fraction=sums["clipped_low"] / loss_tokens,
             clip_high_fraction=sums["clipped_high"] / loss_tokens,
             sampler_gap_mean=sums["gap"] / gap_tokens if gap_tokens else None,
-            sampler_gap_max=self._maxima["gap"] if gap_tokens else None,
+            sampler_gap_max=maxima["gap"] if gap_tokens else None,
             sampler_ratio_mean=sums["sampler_ratio"] / gap_tokens if gap_tokens else None,
-            sampler_ratio_max=self._maxima["sampler_ratio"] if gap_tokens else None,
+            sampler_ratio_max=maxima["sampler_ratio"] if gap_tokens else None,
             sampler_ess=sums["sampler_ratio"] ** 2 / squares if gap_tokens else None,
             tokens=int(sums["tokens"]),
             loss_tokens=int(sums["loss_tokens"]),

@@ -23,6 +23,7 @@ from stages.training.job import TrainJob
 from stages.training.kl_reward import KLReward
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.model.policy import Policy
+from stages.training.model.transfer import Pace, to_device
 from stages.training.results import StepMetrics
 from stages.training.step_sums import StepSums
 from stages.training.trainer_batch import FlatRows, TrainerBatch, micro_batches
@@ -71,8 +72,9 @@ class Trainer:
         self._row_share = job.hardware.row_share(dist.get_rank(), dist.get_world_size())
         self.skipped: list[int] = []
         rows, width = batch.shape
-        self._old: Tensor = torch.full((rows * width,), torch.nan)
-        """[R * T] log-probabilities under the starting weights by address; NaN where this process computed none."""
+        self._old: Tensor = torch.full((rows * width,), torch.nan, device=weights.device)
+        """[R * T] log-probabilities under the starting weights by address, on the device; NaN where this process
+        computed none."""
         self._reference: Tensor | None = None
         """[R * T] log-probabilities under the reference, likewise; None without a reference."""
         self._kl_reward: KLReward | None = None
@@ -105,7 +107,7 @@ class Trainer:
         groups = batch.groups(addresses) if job.loss.aggregation == "group_mean" else None
         factors = token_shares(job.loss.aggregation, sequences, job.loss.constant_tokens, batch.mean_length, groups)
         right_tokens = max(1, int(batch.values(RIGHT, addresses).sum()))
-        sums = StepSums()
+        sums, pace = StepSums(device), Pace(device)
         for micro in self._own_micro_batches(rows):
             flat = batch.flat(micro or rows[:1])
             factor = factors[torch.searchsorted(addresses, flat.addresses)]
@@ -113,17 +115,21 @@ class Trainer:
             right_factor = batch.values(RIGHT, flat.addresses) / right_tokens
             if not micro:  # this process has fewer rows than others; it takes part in the collectives with weight 0
                 factor, entropy_factor, right_factor = (torch.zeros_like(factor) for _ in range(3))
-            loss = self._loss(number, flat, factor.to(device), entropy_factor.to(device), right_factor.to(device))
+            loss = self._loss(number, flat, *(to_device(x, device) for x in (factor, entropy_factor, right_factor)))
             # FSDP2 divides the gradients' sum over the row shares by their number, but the loss is a sum.
             (loss.total * self._row_share.count).backward()
             if micro and self._row_share.is_first:
                 sums.add(loss.token, loss.entropies, loss.gap, flat.tokens.numel())
                 sums.add_losses(loss.policy, loss.kl, loss.positive_nll)
+            pace.keep()
             self._heartbeat()
-        sums.reduce(device)
         rate = job.learning_rates[number]
-        norm = self._weights.step(job.optimizer, rate)
-        if not math.isfinite(norm):
+        gradient_norm = self._weights.gradient_norm()
+        norm = sums.reduce(gradient_norm)
+        if math.isfinite(norm):
+            self._weights.step(job.optimizer, rate, gradient_norm)
+        else:
+            self._weights.drop_gradient()
             self._skip(number + 1, of, norm)
         seconds = time.perf_counter() - started
         return sums.metrics(
@@ -150,15 +156,17 @@ class Trainer:
         """
         config, device = self._job.loss, self._weights.device
         logprobs, entropies = self._forward(flat, self._weights.policy)
-        old, gap = self._old_logprobs(flat, logprobs, number)
-        sequences, token_weights, advantages = flat.sequences.to(device), flat.weights.to(device), flat.advantages
+        addresses, sampler = to_device(flat.addresses, device), to_device(flat.sampler_logprobs, device)
+        old, gap = self._old_logprobs(addresses, logprobs, sampler, number)
+        sequences, token_weights = to_device(flat.sequences, device), to_device(flat.weights, device)
+        advantages = flat.advantages
         if self._kl_reward is not None:
             advantages = advantages - self._kl_reward.penalties[flat.addresses]
         token = token_loss(
             config.kind,
             logprobs,
             old,
-            advantages.to(device),
+            to_device(advantages, device),
             token_weights,
             clip_low=config.clip_low,
             clip_high=config.clip_high,
@@ -167,7 +175,7 @@ class Trainer:
             correction=correction_factors(
                 config.importance_correction,
                 old,
-                flat.sampler_logprobs.to(device),
+                sampler,
                 sequences,
                 config.importance_floor,
                 config.importance_cap,
@@ -176,8 +184,7 @@ class Trainer:
         policy = (token.loss * factor).sum()
         total, kl = policy, None
         if self._reference is not None:
-            reference = self._reference[flat.addresses].to(device)
-            estimate = divergence(config.kl_estimator, logprobs, reference, old, config.kl_clamp)
+            estimate = divergence(config.kl_estimator, logprobs, self._reference[addresses], old, config.kl_clamp)
             kl = (estimate * token_weights * factor).sum()
             if config.kl_coef and config.kl_place == "loss":
                 total = total + config.kl_coef * kl
@@ -194,23 +201,25 @@ class Trainer:
         head_dtype = torch.float32 if self._job.loss.head_dtype == "fp32" else None
         return policy(inputs, self._job.loss.temperature, head_dtype)
 
-    def _old_logprobs(self, flat: FlatRows, logprobs: Tensor, number: int) -> tuple[Tensor, Tensor | None]:
+    def _old_logprobs(
+        self, addresses: Tensor, logprobs: Tensor, sampler: Tensor, number: int
+    ) -> tuple[Tensor, Tensor | None]:
         """Returns two [C] tensors: the old log-probabilities of the ratio, and the gap trainer - sampler.
 
-        The gap compares log-probabilities under the starting weights; it is None if they are not comparable.
+        The gap compares log-probabilities under the starting weights; it is None if they are not comparable. All
+        tensors are on the device.
         """
-        sampler = flat.sampler_logprobs
         if self._job.loss.kind == "cross_entropy":
             return logprobs.detach(), None
         if number == 0:
-            start = logprobs.detach().cpu()
-            self._old[flat.addresses] = start
+            start = logprobs.detach()
+            self._old.index_copy_(0, addresses, start)
         elif self._job.loss.old_logprobs == "sampler":
-            return sampler.to(logprobs.device), None
+            return sampler, None
         else:
-            start = self._old[flat.addresses]
+            start = self._old[addresses]
         old = sampler if self._job.loss.old_logprobs == "sampler" else start
-        return old.to(logprobs.device), start - sampler if self._job.loss.temperature_of == "sampler" else None
+        return old, start - sampler if self._job.loss.temperature_of == "sampler" else None
 
     def _skip(self, step: int, of: int, norm: float) -> None:
         """Counts a step whose gradient was dropped.
@@ -250,15 +259,17 @@ class Trainer:
         self._reference = torch.full_like(self._old, torch.nan)
         self._fill_logprobs(reference, self._batch.steps, self._reference)
         if self._job.loss.kl_place != "loss":
-            self._kl_reward = KLReward(self._job.loss, self._batch, self._old, self._reference)
+            self._kl_reward = KLReward(self._job.loss, self._batch, self._old.cpu(), self._reference.cpu())
 
     def _fill_logprobs(self, policy: Policy, steps: list[list[int]], logprobs: Tensor) -> None:
         """Sets the log-probabilities of some mini-batches' tokens under a policy, by address."""
+        pace = Pace(self._weights.device)
         with torch.no_grad():
             for rows in steps:
                 for micro in self._own_micro_batches(rows):
                     flat = self._batch.flat(micro or rows[:1])
-                    logprobs[flat.addresses] = self._forward(flat, policy)[0].cpu()
+                    logprobs.index_copy_(0, to_device(flat.addresses, logprobs.device), self._forward(flat, policy)[0])
+                    pace.keep()
                     self._heartbeat()
 
     def kept_logprobs(self) -> dict[str, Tensor]:
@@ -266,7 +277,7 @@ class Trainer:
 
         Returns:
             `old` (starting weights), `reference` and, for a divergence in the reward, those of `KLReward.tensors`:
-            [R * T] each, by address, NaN where unknown.
+            [R * T] each on the CPU, by address, NaN where unknown.
         """
         rows, width = self._batch.shape
         # A process without rows computed those of another one, so a row counts only for the process that it belongs to.
@@ -278,7 +289,8 @@ class Trainer:
         logprobs: dict[str, Tensor] = {}
         for name, values in (("old", self._old), ("reference", self._reference)):
             if values is not None:
-                merged = torch.where(own & values.isfinite(), values, -torch.inf)
+                mine = values.cpu()
+                merged = torch.where(own & mine.isfinite(), mine, -torch.inf)
                 dist.all_reduce(merged, op=dist.ReduceOp.MAX)
                 logprobs[name] = merged.masked_fill_(merged == -torch.inf, torch.nan)
         return logprobs if self._kl_reward is None else logprobs | self._kl_reward.tensors()
@@ -299,7 +311,9 @@ class Trainer:
         if logprobs.keys() != names or any(values.shape != self._old.shape for values in logprobs.values()):
             tensors = ", ".join(f"{name} {list(values.shape)}" for name, values in logprobs.items())
             raise BadInputError(where, tensors, f"{', '.join(sorted(names))} {list(self._old.shape)}")
-        self._old, self._reference = logprobs["old"], logprobs.get("reference")
+        device, reference = self._weights.device, logprobs.get("reference")
+        self._old = logprobs["old"].to(device)
+        self._reference = None if reference is None else reference.to(device)
         self._kl_reward = KLReward.restored(logprobs) if "kl_advantages" in logprobs else None
 
     def write_values(self) -> None:

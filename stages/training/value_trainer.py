@@ -13,6 +13,7 @@ from stages.grpo.gae import value_targets
 from stages.grpo.loss import TokenLoss, value_loss
 from stages.training.job import ValueJob
 from stages.training.model.policy import Policy
+from stages.training.model.transfer import to_device
 from stages.training.trainer import MicroBatchLoss, Trainer
 from stages.training.trainer_batch import FlatRows
 
@@ -38,8 +39,23 @@ class ValueTrainer(Trainer):
         return values, nothing
 
     def recompute_old_logprobs(self) -> None:
-        """Computes the values under the starting weights for every mini-batch (collective)."""
+        """Computes the values under the starting weights for every mini-batch, and the targets (collective)."""
         self._fill_logprobs(self._weights.policy, self._batch.steps, self._old)
+        self._set_targets()
+
+    def restore_logprobs(self, logprobs: dict[str, Tensor], where: str) -> None:
+        """Sets the values under the starting weights, and the targets."""
+        super().restore_logprobs(logprobs, where)
+        self._set_targets()
+
+    def _set_targets(self) -> None:
+        """Computes the targets once for all steps, because it happens on the host: [R * T] by address."""
+        rows, width = self._batch.shape
+        addresses, sequences = self._batch.loss_sequences(list(range(rows)))
+        rewards, values = self._batch.values("advantages", addresses), self._old.cpu()[addresses]
+        targets = torch.full((rows * width,), torch.nan)
+        targets[addresses] = targets_of(sequences, rewards, values, self._value.lambda_)
+        self._targets = to_device(targets, self._weights.device)
 
     def write_values(self) -> None:
         """Writes the values under the starting weights, if the job names a file (collective; the first writes)."""
@@ -53,10 +69,9 @@ class ValueTrainer(Trainer):
         self, number: int, flat: FlatRows, factor: Tensor, entropy_factor: Tensor, right_factor: Tensor
     ) -> MicroBatchLoss:
         new, nothing = self._forward(flat, self._weights.policy)
-        old = self._old[flat.addresses]
-        targets = targets_of(flat.sequences, flat.advantages, old, self._value.lambda_).to(new.device)
-        loss, clipped = value_loss(new, old.to(new.device), targets, self._value.clip)
-        total = (loss * flat.weights.to(new.device) * factor).sum()
+        addresses = to_device(flat.addresses, new.device)
+        loss, clipped = value_loss(new, self._old[addresses], self._targets[addresses], self._value.clip)
+        total = (loss * to_device(flat.weights, new.device) * factor).sum()
         token = TokenLoss(loss.detach(), torch.ones_like(new), clipped, torch.zeros_like(clipped))
         return MicroBatchLoss(total, total, None, token, nothing, None)
 

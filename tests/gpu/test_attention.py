@@ -6,7 +6,6 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from stages.training.model.policy import DecoderLayer
 from stages.training.trainer_batch import FlatRows, TrainerBatch
 from tests.support.policies import ARCHITECTURES, load_policy
 from tests.support.trees import VOCAB, save_model, tree_batch
@@ -28,9 +27,7 @@ def results(
     """Log-probabilities, entropies and every gradient, in float32 on the CPU."""
     policy = load_policy(folder).to(device, dtype)
     if compiled:
-        for layer in policy.decoder.layers:
-            assert isinstance(layer, DecoderLayer)
-            layer.compile_forward()
+        policy.compile_forward()
     logprobs, entropies = policy(policy.inputs(flat, dtype, device), 1.0)
     (logprobs @ flat.advantages.to(device) + entropies.sum()).backward()
     gradients = {name: p.grad for name, p in policy.named_parameters() if p.grad is not None}

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from stages.grpo.groups import Branch, Group
 from stages.grpo.packing import PackConfig, pack_groups
@@ -108,15 +109,22 @@ def matmul_peak(
 class TimedWeights(TrainedWeights):
     """Weights that record the time of the optimizer."""
 
-    optimizer_s = 0.0
+    optimizer_s = norm_s = 0.0
 
-    def step(self, config: OptimizerConfig, learning_rate: float) -> float:
+    def gradient_norm(self) -> Tensor:
         finish(self.device)
         started = time.perf_counter()
-        with torch.profiler.record_function("weights.step"):
-            norm = super().step(config, learning_rate)
-        self.optimizer_s = time.perf_counter() - started
+        norm = super().gradient_norm()
+        finish(self.device)
+        self.norm_s = time.perf_counter() - started
         return norm
+
+    def step(self, config: OptimizerConfig, learning_rate: float, norm: Tensor) -> None:
+        started = time.perf_counter()
+        with torch.profiler.record_function("weights.step"):
+            super().step(config, learning_rate, norm)
+        finish(self.device)
+        self.optimizer_s = self.norm_s + time.perf_counter() - started
 
 
 class Bench:

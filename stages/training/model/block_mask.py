@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from stages.training.model.transfer import to_device
+
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
@@ -31,13 +33,13 @@ def block_mask(segment_ids: Tensor, parent_ids: Tensor, device: torch.device) ->
     """
     from torch.nn.attention.flex_attention import BlockMask
 
-    segments, parents = segment_ids.to(device), parent_ids.to(device)
+    segments, parents = to_device(segment_ids, device), to_device(parent_ids, device)
     tokens = segments.numel()
 
     def attends(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return (query >= key) & ((segments[query] == segments[key]) | (parents[query] == segments[key]))
 
-    pairs = attending_pairs(segment_ids, parent_ids).to(device)
+    pairs = to_device(attending_pairs(segment_ids, parent_ids), device)
     partial, full = (pairs > 0) & (pairs < BLOCK * BLOCK), pairs == BLOCK * BLOCK
     return BlockMask.from_kv_blocks(
         *_listed(partial), *_listed(full), BLOCK_SIZE=BLOCK, mask_mod=attends, seq_lengths=(tokens, tokens)

@@ -7,7 +7,6 @@ them and reduces gradients in float32. A frozen parameter has no separate master
 The head of a value model computes in float32 with all of them.
 """
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -129,33 +128,30 @@ class TrainedWeights:
                 if p is not self.masters[name]:
                     p.copy_(self.masters[name])
 
-    def step(self, config: OptimizerConfig, learning_rate: float) -> float:
-        """Clips the gradient, updates the masters and refreshes the compute copy (collective).
+    def gradient_norm(self) -> Tensor:
+        """Returns the norm of the whole gradient, a scalar that the host has not read yet (collective)."""
+        norm = torch.nn.utils.get_total_norm([p.grad for p in self.masters.values() if p.grad is not None])
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
-        If the gradient is not finite, it is dropped and nothing changes.
+    def drop_gradient(self) -> None:
+        """Forgets the gradient, so that the step changes nothing."""
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def step(self, config: OptimizerConfig, learning_rate: float, norm: Tensor) -> None:
+        """Clips the gradient, updates the masters and refreshes the compute copy.
 
         Args:
             config: AdamW's constants.
             learning_rate: Learning rate of this step.
-
-        Returns:
-            Norm of the whole gradient before clipping; not finite if the step was skipped.
+            norm: What `gradient_norm` returned, finite.
         """
-        gradients = [p.grad for p in self.masters.values() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
-        if isinstance(norm, DTensor):
-            norm = norm.full_tensor()
-        if not math.isfinite(norm):
-            self.optimizer.zero_grad(set_to_none=True)
-            return float(norm)
         if config.max_grad_norm is not None:
             torch.nn.utils.clip_grads_with_norm_(self.masters.values(), config.max_grad_norm, norm)
         for group in self.optimizer.param_groups:
             group.update(lr=learning_rate, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay)
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.drop_gradient()
         self.refresh()
-        return float(norm)
 
     def _full(self, name: str, dtype: torch.dtype) -> Tensor | None:
         """Returns a weight with its adapters added in, on the CPU; None except on the first process (collective).

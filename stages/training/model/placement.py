@@ -17,7 +17,7 @@ from stages.models.value_head import VALUE_HEAD_WEIGHT
 from stages.training.checkpointing.checkpoint import StoredWeights
 from stages.training.job import Dtype
 from stages.training.model.lora import add_adapters
-from stages.training.model.policy import DecoderLayer, Policy, ValueModel
+from stages.training.model.policy import Policy, ValueModel
 from stages.training.model.tensor_parallel import device_mesh, divide
 from stages.training.trainable import EVERYTHING, TrainableConfig
 from stages.training.worker_group.hardware import TrainHardware
@@ -71,9 +71,7 @@ def place_policy(
     if isinstance(policy, ValueModel):
         policy.value_head.float()
     if hardware.compiles(device.type):
-        for layer in policy.decoder.layers:
-            assert isinstance(layer, DecoderLayer)
-            layer.compile_forward()
+        policy.compile_forward()
     if sharded:
         precision = MixedPrecisionPolicy(param_dtype=compute_dtype(hardware, shape), reduce_dtype=torch.float32)
         if hardware.tensor_parallel == 1:

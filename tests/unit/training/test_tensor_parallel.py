@@ -154,6 +154,7 @@ def test_layouts_and_models_that_cannot_be_divided_are_refused(tmp_path: Path) -
         TrainHardware(processes=3, tensor_parallel=2)
     with pytest.raises(ValidationError, match="compile = true needs tensor_parallel = 1"):
         TrainHardware(processes=2, tensor_parallel=2, compile=True)
+    assert not TrainHardware(processes=2, tensor_parallel=2).compiles("cuda"), "auto is off there"
     save_model(tmp_path, "Qwen2", tie_word_embeddings=True)
     shape = read_shape(tmp_path)
     arguments = torch.device("cpu"), True, torch.float32
