@@ -183,8 +183,11 @@ class StageContext:
             self._engine_without_gpu().prestart(model_dir, digest)
 
     def start_trainer_early(self) -> None:
-        """Begins to start the trainer's processes if `starts_early`, without waiting for anything."""
-        if self._may_start_early():
+        """Begins to start the trainer's processes if `starts_early`, without waiting for anything.
+
+        Those of several machines start with the first job, because another machine may not be there yet.
+        """
+        if self.profile.trainer.nodes == 1 and self._may_start_early():
             self.worker_group.start()
 
     def _may_start_early(self) -> bool:

@@ -63,7 +63,7 @@ def write_bfloat16(
         file.flush()
 
         def write(name: str, tensor: NDArray[np.float32]) -> None:
-            content = memoryview(to_bfloat16_bits(tensor).astype("<u2", copy=False)).cast("B")
+            content = to_bfloat16_bits(tensor).astype("<u2", copy=False).reshape(-1).data.cast("B")
             end = header[name]["data_offsets"][1]
             if list(tensor.shape) != header[name]["shape"]:
                 raise ValueError(f"{name} has the shape {tensor.shape}, not {header[name]['shape']}")
