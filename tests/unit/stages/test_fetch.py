@@ -26,7 +26,7 @@ from stages.environments.logic_puzzles.answers import write_answer
 from stages.environments.tables import to_table
 from stages.fetch import fetch, identity_of
 from stages.models.from_scratch import ScratchModel
-from stages.models.source import EarlyShape, FolderModel, materialise
+from stages.models.source import EarlyShape, FolderModel, GgufPackageModel, materialise
 from stages.models.tensor_file import weight_bytes
 from stages.models.tensors import WEIGHTS
 from stages.models.tokenizers.phrase_tokenizer import build_tokenizer
@@ -59,7 +59,7 @@ def fetched(folder: Path, ctx: StageContext) -> Ref[Checkpoint]:
     return fetch(ctx, config, PUZZLES, out=address_of(config, ctx))
 
 
-@pytest.mark.parametrize("kind", ["scratch", "folder"])
+@pytest.mark.parametrize("kind", ["scratch", "folder", pytest.param("gguf", marks=pytest.mark.long)])
 def test_the_shape_of_a_model_is_known_before_its_weights_are_there(kind: str, folder: Path, tmp_path: Path) -> None:
     shape, out = tmp_path / "shape", tmp_path / "out"
     shape.mkdir()
@@ -69,9 +69,9 @@ def test_the_shape_of_a_model_is_known_before_its_weights_are_there(kind: str, f
         files = {path.name for path in shape.iterdir()}
         found.append(({"config.json", "tokenizer.json"} <= files, (out / WEIGHTS).exists()))
 
-    source = SMALL if kind == "scratch" else FolderModel(path=str(folder))
+    sources = {"scratch": SMALL, "folder": FolderModel(path=str(folder)), "gguf": GgufPackageModel()}
     texts = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab() if kind == "scratch" else {}
-    materialise(source, out, texts=list(texts), early=EarlyShape(shape, known))
+    materialise(sources[kind], out, texts=list(texts), early=EarlyShape(shape, known))
     assert found == [(True, False)]
     assert same_shape(shape, out)
     assert 0 <= weight_bytes(out) - weight_bytes(shape) < 10_000, "the header of the file"
