@@ -93,11 +93,19 @@ def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> P
 def first_position(run: Session, puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles], Position]:
     """Fetches the model, trains it on texts if the recipe says so, and promotes it.
 
+    Engine and trainer of a new run start meanwhile. Those of a continued run start when they are needed, because its
+    samples may be stored.
+
     Returns:
         The puzzles, without those whose prompts are overlong if the recipe drops them, and the position of the run.
     """
     recipe = run.recipe
+    run.ctx.starts_early = not run.has(0, "report")
+    if recipe.iterations or recipe.warm_start is not None:
+        run.ctx.start_trainer_early()
     weights = fetched_source(run, recipe.model, puzzles, recipe.taught)
+    if run.ctx.starts_early:
+        run.ctx.start_engine_early(run.ctx.local_folder(weights), weights.digest)
     puzzles, prompts = fitting_puzzles(run, weights, puzzles)
     run.settle_rows(run, weights, puzzles, prompts)
     if recipe.warm_start is not None:

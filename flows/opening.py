@@ -164,6 +164,8 @@ def opened_run(
         stop_after: `stage@iteration` after which `LastStageDone` is raised; None runs to the end.
         before_writing: Called before any of the run's own artifacts is stored.
     """
+    engine = profile.engine.with_graphs_for(recipe.most_in_flight)
+    profile = profile.model_copy(update={"engine": engine})
     type_lines = compute_types(profile, hidden_size_of(recipe.model, store))
     refreshes = record_request(store, layout, refresh, requested_at(), REDOABLE)
     with (
@@ -220,10 +222,23 @@ def opened_stages(store: Store, profile: Profile) -> Generator[Stages]:
         permit.take()
         say_once()
 
+    def gpu_free(permit: GpuPermit) -> bool:
+        if free := permit.take_if_free():
+            say_once()
+        return free
+
     try:
         with (
             gpu_permit(profile.gpu_slot, profile.gpu_slot_spans, log) as permit,
-            StageContext(store, scratch.path, profile, live.progress, log, use_gpu=partial(use_gpu, permit)) as ctx,
+            StageContext(
+                store,
+                scratch.path,
+                profile,
+                live.progress,
+                log,
+                use_gpu=partial(use_gpu, permit),
+                gpu_free=partial(gpu_free, permit),
+            ) as ctx,
         ):
             permit.enders.append(ctx.close)
             with ctx.disks.explaining():

@@ -113,9 +113,11 @@ class StageContext:
         pool: Processes for work in pure Python; they end with this process, however it ends.
         disks: Watches the disks to which stages and child processes write.
         sampling: Lock that a stage holds while it samples from the engine with its weights.
+        starts_early: Whether engine and trainer may start before they are needed, because the flow will need both.
 
     Args:
         use_gpu: Function that is called before each use of engine or trainer; it may wait for a GPU permit.
+        gpu_free: Function that takes the permit if that needs no wait, and returns whether this context has it.
 
     Raises:
         BadInputError: The profile's engines do not fit the machine (see `placement.check`), or the key of engines that
@@ -130,10 +132,12 @@ class StageContext:
         progress: ProgressReport,
         log: logging.Logger | logging.LoggerAdapter[logging.Logger],
         use_gpu: Callable[[], None] = lambda: None,
+        gpu_free: Callable[[], bool] = lambda: True,
     ) -> None:
         placement.check(profile.engine)
         engine_key.check(profile.engine)
-        self._use_gpu = use_gpu
+        self._use_gpu, self._gpu_free = use_gpu, gpu_free
+        self.starts_early = False
         self._children = _Children()
         self.sampling = Lock()
         self.store, self.scratch, self.profile, self.progress, self.log = store, scratch, profile, progress, log
@@ -174,6 +178,24 @@ class StageContext:
                 folder = self.profile.trainer.shared_dir or self.scratch / "worker_group"
                 children.worker_group = WorkerGroup(self.profile.trainer, folder)
             return children.worker_group
+
+    def start_engine_early(self, model_dir: Path, digest: str = "") -> None:
+        """Begins to start the engine if `starts_early`, without waiting for anything (see `Engine.prestart`)."""
+        if self._may_start_early():
+            self._engine_without_gpu().prestart(model_dir, digest)
+
+    def start_trainer_early(self) -> None:
+        """Begins to start the trainer's processes if `starts_early`, without waiting for anything.
+
+        Those of several machines start with the first job, because another machine may not be there yet.
+        """
+        if self.profile.trainer.nodes == 1 and self._may_start_early():
+            self.worker_group.start()
+
+    def _may_start_early(self) -> bool:
+        profile = self.profile
+        kept = profile.gpu_slot is None or profile.gpu_slot_spans == "run"  # else the next stage's end ends them
+        return self.starts_early and kept and not profile.engine.takes_turns and self._gpu_free()
 
     def reporting_to(self, progress: ProgressReport) -> Self:
         """Returns a context with the same resources and child processes that reports progress to another function."""

@@ -1,5 +1,8 @@
 """The stage that publishes a run's first weights, from any source."""
 
+import tempfile
+from pathlib import Path
+
 from artifacts.address import ArtifactAddress
 from artifacts.identity import Identity, settings_of
 from artifacts.reading import Artifact
@@ -12,7 +15,7 @@ from stages.environments.tables import names_of, tokenizer_texts
 from stages.models.folder import content_of
 from stages.models.from_scratch import ScratchModel
 from stages.models.licence import licence_of
-from stages.models.source import FetchedModel, FolderModel, materialise
+from stages.models.source import EarlyShape, FetchedModel, FolderModel, materialise
 
 REVISION = 1
 _TOKENIZER_PUZZLES = 512
@@ -31,6 +34,8 @@ def fetch(
 ) -> Ref[Checkpoint]:
     """Publishes the model as a checkpoint in Hugging Face layout, bf16.
 
+    If the context starts early, the engine begins to start as soon as config and tokenizer are known.
+
     Args:
         config: The source. The tokenizer of a `scratch` model is made from the first train puzzles.
         puzzles: Used for a `scratch` model only, and part of the identity only then.
@@ -45,11 +50,13 @@ def fetch(
         return published
     attempt = out.attempt(identity)
     with ctx.folder(attempt) as folder:
+        shape = Path(tempfile.mkdtemp(prefix="shape-", dir=ctx.scratch))
+        early = EarlyShape(shape, lambda: ctx.start_engine_early(shape))
         if isinstance(config, ScratchModel):
             texts, names = _tokenizer_texts(puzzles, _tokenizer_kind(config, taught), ctx)
-            materialise(config, folder, texts=texts, names=names)
+            materialise(config, folder, texts=texts, names=names, early=early)
         else:
-            materialise(config, folder)
+            materialise(config, folder, early=early)
     facts = {"licence": licence_of(config)}
     if isinstance(config, FolderModel):
         facts["folder"] = config.path

@@ -103,8 +103,7 @@ def warm_start(
         )
     chosen = train[random.Random(config.seed).sample(range(len(train)), needed)]
     folder = ctx.local_folder(weights)
-    if not ctx.profile.engine.takes_turns:
-        ctx.engine.prestart(folder, weights.digest)  # the next stage samples from a model of this shape
+    ctx.start_engine_early(folder, weights.digest)  # the next stage samples from a model of this shape
     tokenizer = ChatTokenizer(folder)
     packing = PackConfig(row_tokens=config.row_tokens, updates=config.steps, seed=config.seed)
     groups = taught_groups(config, chosen, tokenizer)

@@ -92,6 +92,7 @@ def _checks(recipe: str | None, changes: Sequence[str], hardware: Hardware, url:
         yield checks.memory_check(machine)
         yield checks.gpu_check(machine, software, hardware)
         yield checks.engine_check(software, machine, hardware)
+        yield from filter(None, [checks.cache_check(software, hardware)])
         yield checks.extras_check(software, hardware)
         yield checks.prefect_check(pending_prefect.result())
         store = pending_store.result()

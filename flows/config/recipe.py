@@ -221,6 +221,16 @@ class Recipe(Config):
         return longest([part.sample.sampling for part in self.parts])
 
     @property
+    def most_in_flight(self) -> int | None:
+        """Largest number of completions that a stage asks for at once; None if a stage asks for all train puzzles."""
+        if self.rate is not None or (self.distil is not None and self.distil.samples):
+            return None
+        samples = [part.sample for part in self.parts]
+        most = [sample.puzzles_per_iteration * sample.sampling.samples_per_prompt for sample in samples]
+        most += [each.puzzles * each.sampled.samples_per_prompt for each in (self.evaluate, self.final)]
+        return max(most)
+
+    @property
     def rates_itself(self) -> bool:
         """Whether an iteration needs the pass rates that earlier iterations measured."""
         return any(RUN in part.sample.rated_names for part in self.parts)

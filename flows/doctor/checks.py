@@ -13,7 +13,7 @@ from flows.plan.devices import refuse_large_cache, refuse_missing_devices
 from stages.hardware.compute_type import SLOW_FACTOR, Choice, ComputeType
 from stages.hardware.cuda import CudaFacts
 from stages.sampling import engine_key
-from stages.sampling.replicas import placement
+from stages.sampling.replicas import compile_cache, placement
 
 Status = Literal["ok", "warning", "problem"]
 
@@ -141,6 +141,16 @@ def engine_check(software: SoftwareFacts, machine: MachineFacts, hardware: Hardw
     except BadInputError as error:
         return Check("engine", "problem", f"{summary}, {error.where} {error.found}", error.remedy, figures)
     return Check("engine", "ok", summary, figures=figures)
+
+
+def cache_check(software: SoftwareFacts, hardware: Hardware) -> Check | None:
+    """Names the folder in which engines keep what they compiled; None if they compile nothing."""
+    if software.engine is None or software.engine[0] != "vllm" or hardware.engine.eager or not hardware.starts_engines:
+        return None
+    folder = compile_cache.folder()
+    size, limit = compile_cache.size_bytes(folder), compile_cache.LIMIT_BYTES
+    figures = {"folder": str(folder), "bytes": size, "limit_bytes": limit}
+    return Check("compile cache", "ok", f"{folder}, {gib(size)} of at most {gib(limit)}", figures=figures)
 
 
 def type_check(

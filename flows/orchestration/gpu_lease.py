@@ -43,8 +43,8 @@ class GpuLease:
         self._ending = threading.Event()
         self._renewal_thread: threading.Thread | None = None
 
-    def take(self) -> None:
-        """Waits for a slot, without a time limit.
+    def take(self, *, waits: bool = True) -> bool:
+        """Waits for a slot, without a time limit, and returns True; if it must not wait, False without a free slot.
 
         Raises:
             DeerstalkerError: `give_back` was called before or during the wait.
@@ -55,10 +55,13 @@ class GpuLease:
                 if self._ending.is_set():
                     raise DeerstalkerError(f"slot of {self.limit}", "the run ended while waiting", "a run that goes on")
                 if (lease := self._request(client)) is None:
+                    if not waits:
+                        return False
                     self._ending.wait(_POLL_EVERY_S)
         self._lease = lease
         self._renewal_thread = threading.Thread(target=self._keep_renewing, name=f"lease of {self.limit}", daemon=True)
         self._renewal_thread.start()
+        return True
 
     def give_back(self) -> None:
         """Frees the slot, or ends the wait for one; if the server does not answer, the slot is free after `LEASE_S`."""

@@ -36,16 +36,26 @@ class GpuPermit:
         Raises:
             DeerstalkerError: `close` was called before a slot was free.
         """
+        self._take(waits=True)
+
+    def take_if_free(self) -> bool:
+        """Takes a slot if one is free, and returns whether this permit has one or needs none.
+
+        Raises:
+            DeerstalkerError: `close` was called before.
+        """
+        return self._take(waits=False)
+
+    def _take(self, *, waits: bool) -> bool:
         if self.limit is None:
-            return
+            return True
         with _clock_stopped(), self._lock:
-            if self.leased:
-                return
-            self._lease = GpuLease(self.limit, self._log)
-            if self._closed:
-                self._lease.give_back()
-            self._lease.take()
-            self.leased = True
+            if not self.leased:
+                self._lease = GpuLease(self.limit, self._log)
+                if self._closed:
+                    self._lease.give_back()
+                self.leased = self._lease.take(waits=waits)
+            return self.leased
 
     def stage_ended(self) -> None:
         """Ends the processes on the GPU and gives the slot back, if slots span stages."""

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -13,8 +13,9 @@ from pydantic import Field, model_validator
 from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.identity import Added
+from stages.models.shape import read_shape
 from stages.models.tensor_file import write_bfloat16
-from stages.models.tensors import WEIGHTS
+from stages.models.tensors import WEIGHTS, tensors_of
 from stages.models.tokenizers.phrase_tokenizer import CHAT_TEMPLATE, END_OF_TURN, build_tokenizer
 
 # Sizes that vLLM 0.32's CPU attention backend supports (CPUAttentionBackend.get_supported_head_sizes).
@@ -57,42 +58,47 @@ def _normal(random: np.random.Generator, shape: tuple[int, ...], std: float) -> 
     return random.standard_normal(shape, dtype=np.float32) * np.float32(std)
 
 
-def random_weights(model: ScratchModel, vocabulary: int) -> dict[str, NDArray[np.float32]]:
+def random_weights(model: ScratchModel, vocabulary: int) -> Iterator[tuple[str, NDArray[np.float32]]]:
     """Draws normal weights; projections into the residual stream are scaled by 1/sqrt(2 layers).
 
     Args:
         model: Shape and seed.
         vocabulary: Number of rows of the embedding.
 
-    Returns:
+    Yields:
         Tensors under the names of transformers' Qwen2ForCausalLM; matrices are [out, in].
     """
     random = np.random.default_rng(model.seed)
     std, into_residual = model.init_std, model.init_std / math.sqrt(2 * model.layers)
     width, queries, keys = model.hidden, model.heads * model.head_dim, model.kv_heads * model.head_dim
-    tensors = {"model.embed_tokens.weight": _normal(random, (vocabulary, width), std)}
+    yield "model.embed_tokens.weight", _normal(random, (vocabulary, width), std)
     for layer in range(model.layers):
         prefix = f"model.layers.{layer}."
         for name, rows in (("q", queries), ("k", keys), ("v", keys)):
-            tensors[f"{prefix}self_attn.{name}_proj.weight"] = _normal(random, (rows, width), std)
-            tensors[f"{prefix}self_attn.{name}_proj.bias"] = np.zeros(rows, np.float32)
-        tensors[f"{prefix}self_attn.o_proj.weight"] = _normal(random, (width, queries), into_residual)
-        tensors[f"{prefix}mlp.gate_proj.weight"] = _normal(random, (model.intermediate, width), std)
-        tensors[f"{prefix}mlp.up_proj.weight"] = _normal(random, (model.intermediate, width), std)
-        tensors[f"{prefix}mlp.down_proj.weight"] = _normal(random, (width, model.intermediate), into_residual)
-        tensors[f"{prefix}input_layernorm.weight"] = np.ones(width, np.float32)
-        tensors[f"{prefix}post_attention_layernorm.weight"] = np.ones(width, np.float32)
-    tensors["model.norm.weight"] = np.ones(width, np.float32)
+            yield f"{prefix}self_attn.{name}_proj.weight", _normal(random, (rows, width), std)
+            yield f"{prefix}self_attn.{name}_proj.bias", np.zeros(rows, np.float32)
+        yield f"{prefix}self_attn.o_proj.weight", _normal(random, (width, queries), into_residual)
+        yield f"{prefix}mlp.gate_proj.weight", _normal(random, (model.intermediate, width), std)
+        yield f"{prefix}mlp.up_proj.weight", _normal(random, (model.intermediate, width), std)
+        yield f"{prefix}mlp.down_proj.weight", _normal(random, (width, model.intermediate), into_residual)
+        yield f"{prefix}input_layernorm.weight", np.ones(width, np.float32)
+        yield f"{prefix}post_attention_layernorm.weight", np.ones(width, np.float32)
+    yield "model.norm.weight", np.ones(width, np.float32)
     if not model.tied_embeddings:
-        tensors["lm_head.weight"] = _normal(random, (vocabulary, width), std)
-    return tensors
+        yield "lm_head.weight", _normal(random, (vocabulary, width), std)
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
-def make_scratch(model: ScratchModel, texts: Sequence[str], out_dir: Path, names: Collection[str] = ()) -> None:
+def make_scratch(
+    model: ScratchModel,
+    texts: Sequence[str],
+    out_dir: Path,
+    names: Collection[str] = (),
+    shape_known: Callable[[], None] = lambda: None,
+) -> None:
     """Writes a complete Hugging Face folder of a new model.
 
     Args:
@@ -101,6 +107,7 @@ def make_scratch(model: ScratchModel, texts: Sequence[str], out_dir: Path, names
         out_dir: Existing folder.
         names: Names that get tokens of their own (see `phrase_tokenizer.learn_phrases`); empty if `texts` has only
             prompts and answers.
+        shape_known: Called once all files but the weights are written.
 
     Raises:
         BadInputError: There are no texts, or their phrases do not fit the vocabulary.
@@ -115,7 +122,6 @@ def make_scratch(model: ScratchModel, texts: Sequence[str], out_dir: Path, names
         ) from error
     end_id = tokenizer.token_to_id(END_OF_TURN)
     vocabulary = tokenizer.get_vocab_size(with_added_tokens=True)
-    write_bfloat16(out_dir / WEIGHTS, random_weights(model, vocabulary))
     tokenizer.save(str(out_dir / "tokenizer.json"))
     _write_json(
         out_dir / "config.json",
@@ -158,3 +164,5 @@ def make_scratch(model: ScratchModel, texts: Sequence[str], out_dir: Path, names
         },
     )
     _write_json(out_dir / "generation_config.json", {"eos_token_id": end_id, "pad_token_id": end_id})
+    shape_known()
+    write_bfloat16(out_dir / WEIGHTS, tensors_of(read_shape(out_dir)), random_weights(model, vocabulary))

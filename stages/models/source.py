@@ -2,11 +2,13 @@
 
 import importlib.metadata
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,8 +23,10 @@ from artifacts.store.store import Store
 from stages.models.folder import check_folder
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.merging.config import MergedModel, StoredName
+from stages.models.shape import read_shape
 from stages.models.spellings import write_both_spellings
-from stages.models.tensors import WEIGHTS, stored_tensors
+from stages.models.tensor_file import ITEM_BYTES, SIZE_FILE
+from stages.models.tensors import WEIGHTS, stored_tensors, tensors_of
 from stages.models.tokenizers.system_prompt import add_system_prompt
 
 TOKENIZER_FILES = (
@@ -40,6 +44,8 @@ SETTINGS_FILES = ("config.json", "generation_config.json")
 _NETWORK_OFF = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 BAD_INPUT_STATUS = 3
 """Exit status of the child processes for a bad model; their last line has the parts of the error as JSON."""
+SHAPE_KNOWN = "shape known"
+"""Line on their standard output once the files of config and tokenizer are complete."""
 _QUIET = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 SystemPrompt = Annotated[
@@ -99,6 +105,26 @@ FetchedModel = ScratchModel | GgufPackageModel | FolderModel | HubModel
 ModelConfig = Annotated[FetchedModel | StoredModel | MergedModel, Field(discriminator="source")]
 
 
+@dataclass(frozen=True)
+class EarlyShape:
+    """What wants to know the shape of a model before its weights are there.
+
+    Attributes:
+        folder: Empty folder that gets the files of config and tokenizer.
+        known: Called once these files are complete; never if they are not known before the weights.
+    """
+
+    folder: Path
+    known: Callable[[], None]
+
+    def tell(self) -> None:
+        """Says that the files are complete."""
+        write_both_spellings(self.folder)
+        weights = sum(map(math.prod, tensors_of(read_shape(self.folder)).values()))
+        (self.folder / SIZE_FILE).write_text(str(ITEM_BYTES["BF16"] * weights))
+        self.known()
+
+
 def find_packaged_file(package: str, file: str) -> Path:
     """Returns the path of a file of an installed distribution, without importing the distribution.
 
@@ -123,11 +149,12 @@ def find_packaged_file(package: str, file: str) -> Path:
     raise BadInputError("model.file", f"{package} does not contain {file!r}", f"one of its models: {models}")
 
 
-def _convert(*arguments: str, network: bool = False) -> None:
+def _convert(*arguments: str, early: EarlyShape | None = None, network: bool = False) -> None:
     """Runs `stages.models.convert` in a child process, with neither standard input nor modules of the current folder.
 
     Args:
         arguments: Kind of the source, name of the source, further arguments.
+        early: Gets config and tokenizer as soon as the child has them.
         network: Whether the child may use the network.
 
     Raises:
@@ -135,18 +162,24 @@ def _convert(*arguments: str, network: bool = False) -> None:
     """
     environment = {**os.environ, **_QUIET, **({} if network else _NETWORK_OFF)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without cached bytecode the import of torch takes minutes
-    command = [sys.executable, "-P", "-m", "stages.models.convert", *arguments]
-    child = subprocess.run(
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
+    shape_folder = "" if early is None else str(early.folder)
+    command = [sys.executable, "-P", "-m", "stages.models.convert", *arguments, shape_folder]
+    with tempfile.TemporaryFile("w+", errors="replace") as messages:
+        child = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=messages, text=True
+        )
+        with child:
+            try:
+                for line in child.stdout or ():
+                    if early is not None and line.strip() == SHAPE_KNOWN:
+                        early.tell()
+            except BaseException:
+                child.kill()
+                raise
+        messages.seek(0)
+        written = messages.read()
     if child.returncode:
-        lines = [line.strip() for line in child.stderr.splitlines() if line.strip()]
+        lines = [line.strip() for line in written.splitlines() if line.strip()]
         if child.returncode == BAD_INPUT_STATUS:
             raise BadInputError(*json.loads(lines[-1]))
         reason = lines[-1] if lines else f"exit status {child.returncode}"
@@ -158,9 +191,11 @@ def _convert(*arguments: str, network: bool = False) -> None:
         )
 
 
-def _copy_folder(folder: Path, out_dir: Path) -> None:
+def _copy_folder(folder: Path, out_dir: Path, early: EarlyShape | None) -> None:
     """Copies a local checkpoint, and converts it unless its weights are one bf16 file."""
     check_folder(folder)
+    if (folder / "tokenizer.json").is_file():
+        _copy_shape(folder, early)
     tensors = stored_tensors(folder).values()
     files = {tensor.file for tensor in tensors}
     if len(files) > 1 or any(tensor.dtype != "BF16" for tensor in tensors):
@@ -177,10 +212,16 @@ def copy_files(folder: Path, out_dir: Path, names: Iterable[str]) -> None:
             copy_input(folder / name, out_dir / name, "a file of the model", most_bytes=LARGEST_TOKENIZER)
 
 
-def _copy_address(address: str, out_dir: Path) -> None:
+def _copy_shape(folder: Path, early: EarlyShape | None) -> None:
+    if early is not None:
+        copy_files(folder, early.folder, (*SETTINGS_FILES, *TOKENIZER_FILES))
+        early.tell()
+
+
+def _copy_address(address: str, out_dir: Path, early: EarlyShape | None) -> None:
     """Copies a checkpoint from a local folder or an object store."""
     if (folder := local_folder(address)) is not None:
-        _copy_folder(folder, out_dir)
+        _copy_folder(folder, out_dir, early)
         return
     store = Store.open(address, writable=False)
     with tempfile.TemporaryDirectory(dir=out_dir) as name:
@@ -189,11 +230,16 @@ def _copy_address(address: str, out_dir: Path) -> None:
         if not names:
             raise BadInputError("model.path", f"no model files in {address}", "a Hugging Face model folder")
         store.download_tree("", Path(name), {key: store.digest(key) for key in names})
-        _copy_folder(Path(name), out_dir)
+        _copy_folder(Path(name), out_dir, early)
 
 
 def materialise(
-    config: FetchedModel, out_dir: Path, *, texts: Sequence[str] | None = None, names: Collection[str] = ()
+    config: FetchedModel,
+    out_dir: Path,
+    *,
+    texts: Sequence[str] | None = None,
+    names: Collection[str] = (),
+    early: EarlyShape | None = None,
 ) -> None:
     """Writes the model of a recipe as a complete checkpoint folder with weights in bf16.
 
@@ -205,6 +251,7 @@ def materialise(
         out_dir: Empty folder to write into; made if missing.
         texts: Texts for the tokenizer of a ``scratch`` model (see `make_scratch`); other sources ignore them.
         names: Names that get tokens of their own in that tokenizer.
+        early: Gets config and tokenizer before the weights are there.
 
     Raises:
         BadInputError: The source is missing, damaged, of an unsupported family, or has no chat template.
@@ -212,13 +259,13 @@ def materialise(
     out_dir.mkdir(parents=True, exist_ok=True)
     match config:
         case ScratchModel():
-            make_scratch(config, texts or (), out_dir, names)
+            make_scratch(config, texts or (), out_dir, names, lambda: _copy_shape(out_dir, early))
         case GgufPackageModel():
-            _convert("gguf", str(find_packaged_file(config.package, config.file)), str(out_dir))
+            _convert("gguf", str(find_packaged_file(config.package, config.file)), str(out_dir), early=early)
         case HubModel():
-            _convert("hub", config.id, config.revision, str(out_dir), network=True)
+            _convert("hub", config.id, config.revision, str(out_dir), early=early, network=True)
         case FolderModel():
-            _copy_address(config.path, out_dir)
+            _copy_address(config.path, out_dir, early)
     write_both_spellings(out_dir)
     check_folder(out_dir)
     if not isinstance(config, ScratchModel) and config.system_prompt is not None:

@@ -4,7 +4,9 @@ import json
 import math
 import os
 import struct
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeGuard, cast
 
@@ -20,6 +22,8 @@ ITEM_BYTES = {
     "BOOL": 1, "I8": 1, "U8": 1, "I16": 2, "U16": 2, "I32": 4, "U32": 4, "I64": 8, "U64": 8,
 }  # fmt: skip
 """Bytes per number, by type name of the format."""
+SIZE_FILE = "weights.size"
+"""File of a folder that has only config and tokenizer yet: bytes of the weights that it will have."""
 _MAX_HEADER_BYTES = 10_000_000
 """The format allows 100 MB, but the largest Llama 3 needs 0.15 MB for its 1,138 tensors."""
 _MAX_FILE_BYTES = 2**48
@@ -32,23 +36,50 @@ def to_bfloat16_bits(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     return ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
 
 
-def write_bfloat16(path: Path, tensors: Mapping[str, NDArray[np.float32]]) -> None:
-    """Writes float32 tensors as a safetensors file of bfloat16."""
+def write_bfloat16(
+    path: Path, shapes: Mapping[str, Sequence[int]], tensors: Iterable[tuple[str, NDArray[np.float32]]]
+) -> None:
+    """Writes float32 tensors as a safetensors file of bfloat16, in the order of their names.
+
+    The next tensors are made while the last ones are rounded and written by other threads.
+
+    Args:
+        path: The file.
+        shapes: Shape of each tensor by name.
+        tensors: Names and tensors, in any order.
+    """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    blocks: list[bytes] = []
     offset = 0
-    for name in sorted(tensors):
-        block = to_bfloat16_bits(tensors[name]).astype("<u2").tobytes()
-        span = [offset, offset + len(block)]
-        header[name] = {"dtype": "BF16", "shape": list(tensors[name].shape), "data_offsets": span}
-        blocks.append(block)
-        offset += len(block)
+    for name in sorted(shapes):
+        span = [offset, offset + math.prod(shapes[name]) * ITEM_BYTES["BF16"]]
+        header[name] = {"dtype": "BF16", "shape": list(shapes[name]), "data_offsets": span}
+        offset = span[1]
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(struct.pack("<Q", len(text)))
-        file.write(text)
-        file.writelines(blocks)
+    threads = len(os.sched_getaffinity(0))
+    with path.open("wb") as file, ThreadPoolExecutor(threads) as pool:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(size := file.tell() + offset)
+        file.flush()
+
+        def write(name: str, tensor: NDArray[np.float32]) -> None:
+            content = to_bfloat16_bits(tensor).astype("<u2", copy=False).reshape(-1).data.cast("B")
+            end = header[name]["data_offsets"][1]
+            if list(tensor.shape) != header[name]["shape"]:
+                raise ValueError(f"{name} has the shape {tensor.shape}, not {header[name]['shape']}")
+            while content:
+                content = content[os.pwrite(file.fileno(), content, size - offset + end - len(content)) :]
+
+        missing, writing = set(shapes), deque[Future[None]]()
+        for name, tensor in tensors:
+            missing.remove(name)
+            writing.append(pool.submit(write, name, tensor))
+            if len(writing) > threads:  # each holds a tensor
+                writing.popleft().result()
+        for future in writing:
+            future.result()
+    if missing:
+        raise ValueError(f"no tensor {min(missing)}")
 
 
 def read_header(path: Path) -> dict[str, dict[str, Any]]:
@@ -146,5 +177,7 @@ def _end_of_data(path: Path, header: Mapping[str, dict[str, Any]]) -> int:
 
 
 def weight_bytes(folder: Path) -> int:
-    """Returns the total size of a folder's safetensors files."""
+    """Returns the total size of a folder's safetensors files, or of those that it will have (see `SIZE_FILE`)."""
+    if (expected := folder / SIZE_FILE).is_file():
+        return int(expected.read_text())
     return sum(path.stat().st_size for path in folder.glob("*.safetensors"))

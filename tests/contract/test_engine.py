@@ -131,6 +131,21 @@ def assert_samples_are_trained(engine: Engine, digest: str, trained: Trained, sc
     assert gap_before > 1.0
 
 
+def test_an_engine_that_started_before_its_weights_existed_serves_them(models: dict[str, Path], tmp_path: Path) -> None:
+    shape = tmp_path / "shape"
+    shape.mkdir()
+    for file in models["a"].glob("*.json"):
+        shutil.copy(file, shape)
+    with Engine(HARDWARE, tmp_path) as engine:
+        engine.prestart(shape, "")
+        process = engine.process_id
+        engine.ensure(models["a"], "digest-a")
+        assert_samples_are_of(models["a"], engine, "digest-a")
+        engine.ensure(models["b"], "digest-b")
+        assert_samples_are_of(models["b"], engine, "digest-b")
+        assert (engine.process_id, engine.starts, engine.reloads, engine.refusals) == (process, 1, 1, [])
+
+
 def test_groups_come_whole_with_logprobs_of_the_distribution_sampled_from(
     engine: Engine, models: dict[str, Path]
 ) -> None:

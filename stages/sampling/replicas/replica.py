@@ -35,7 +35,7 @@ class Replica:
         self._model_dir: Path | None = None
         self._loaded_digest = ""
         self._check: weight_exchange.WeightCheck | None = None
-        self._asleep = self._ended = False
+        self._ready = self._asleep = self._ended = False
         self._starting = threading.Lock()
         self.starts = 0
         self.reloads = 0
@@ -54,6 +54,10 @@ class Replica:
     def prestart(self, model_dir: Path, digest: str) -> None:
         """Begins to start the process, if there is none, without waiting.
 
+        Args:
+            model_dir: Checkpoint folder in Hugging Face layout.
+            digest: Digest of its weights; empty if the folder has only config and tokenizer.
+
         Raises:
             DeerstalkerError: The replica was ended.
         """
@@ -61,7 +65,9 @@ class Replica:
             if self._ended:
                 raise ended_error()
             if self._process is None:
-                self._process = EngineProcess(self.place.hardware, model_dir, self.log_path, self.place.devices)
+                self._process = EngineProcess(
+                    self.place.hardware, model_dir, self.log_path, self.place.devices, weights=bool(digest)
+                )
                 self._model_dir, self._loaded_digest = model_dir, digest
 
     def serve(self, model_dir: Path, digest: str) -> ReadyEngine:
@@ -101,7 +107,7 @@ class Replica:
         if process is None or self._asleep:
             return
         try:
-            if self._check is None:
+            if not self._ready:
                 raise weight_exchange.ReloadRefusedError("it was still starting when the trainer needed its memory")
             weight_exchange.sleep(process.endpoint)
             self._asleep, self._loaded_digest = True, ""
@@ -140,12 +146,23 @@ class Replica:
     def _reload(self, process: EngineProcess, model_dir: Path) -> None:
         if not process.can_reload:
             raise weight_exchange.ReloadRefusedError("a tensor parallel engine on CPUs keeps a stale output head")
+        if self._check is None:
+            with process.killed_if_stopped():
+                weight_exchange.expect_weights(process.endpoint)
+                self._check = self._weight_check(process, model_dir, weightless=True)
+            return
         with process.killed_if_stopped():
             weight_exchange.load(process.endpoint, model_dir, asleep=self._asleep)
         self._asleep = False
-        if self._check is not None:
-            self._check.after_reload(model_dir)
+        self._check.after_reload(model_dir)
         self.reloads += 1
+
+    def _weight_check(
+        self, process: EngineProcess, model_dir: Path, *, weightless: bool = False
+    ) -> weight_exchange.WeightCheck:
+        hardware = self.place.hardware
+        limit_bytes, dtype = int(hardware.reload_check_gib * 2**30), hardware.on_this_machine().dtype
+        return weight_exchange.WeightCheck(process.endpoint, model_dir, limit_bytes, dtype, weightless=weightless)
 
     def _started(self, model_dir: Path, digest: str) -> EngineProcess:
         """Returns the process once it is ready; starts one if none runs or the running one serves another shape.
@@ -155,18 +172,17 @@ class Replica:
         """
         old = self._process
         if old is not None and (
-            not weight_exchange.same_shape(self._model_dir, model_dir) or (self._check is not None and not self.running)
+            not weight_exchange.same_shape(self._model_dir, model_dir) or (self._ready and not self.running)
         ):
             self._drop(old)
         self.prestart(model_dir, digest)
         process, served = self._process, self._model_dir
         assert process is not None and served is not None
-        if self._check is None:
+        if not self._ready:
             try:
                 process.wait_ready()
-                limit_bytes = int(self.place.hardware.reload_check_gib * 2**30)
-                dtype = self.place.hardware.on_this_machine().dtype
-                self._check = weight_exchange.WeightCheck(process.endpoint, served, limit_bytes, dtype)
+                if process.weights:
+                    self._check = self._weight_check(process, served)
             except DeerstalkerError:
                 self._forget()
                 raise
@@ -176,6 +192,7 @@ class Replica:
                 raise TransientError(
                     "engine", ending, "an engine that stays up", f"log: {self.log_path}", tail
                 ) from error
+            self._ready = True
             self.starts += 1
         return process
 
@@ -187,4 +204,4 @@ class Replica:
         self._process = None
         self._check = None
         self._loaded_digest = ""
-        self._asleep = False
+        self._ready = self._asleep = False

@@ -86,6 +86,22 @@ def load(endpoint: Endpoint, model_dir: Path, *, asleep: bool = False) -> None:
         raise ReloadRefusedError("the prefix cache is still in use")
 
 
+def expect_weights(endpoint: Endpoint) -> None:
+    """Makes an engine that began with random weights load the next ones from files.
+
+    Raises:
+        ReloadRefusedError: The engine answered with an error.
+        OSError, http.client.HTTPException: It could not be reached.
+    """
+    change = {"overrides": {"load_config": {"load_format": "safetensors"}}}
+    try:
+        endpoint.call(
+            "POST", "/collective_rpc", {"method": "update_config", "kwargs": change}, timeout_s=SHORT_TIMEOUT_S
+        )
+    except EndpointError as error:
+        raise ReloadRefusedError(str(error)) from error
+
+
 def keeps_stale_head(endpoint: Endpoint, model_dir: Path) -> bool:
     """Returns whether a plain vLLM server would keep its old output head after a reload (see server.py).
 
@@ -240,19 +256,29 @@ class WeightCheck:
         model_dir: The folder that it was started with.
         limit_bytes: Number of bytes to compare; 0 compares none, and the engine's answer is trusted.
         dtype: The engine's compute type.
+        weightless: The engine was started with random weights instead, and loads those of the folder now. Each of its
+            tensors must then change or equal the folder's.
 
     Raises:
-        ReloadRefusedError: No tensor of the engine, or none of a layer, equals one of the folder.
+        ReloadRefusedError: No tensor of the engine, or none of a layer, equals one of the folder; or it did not load
+            one.
         EndpointError, OSError, http.client.HTTPException: The engine did not return its checksums.
     """
 
-    def __init__(self, endpoint: Endpoint, model_dir: Path, limit_bytes: int, dtype: str) -> None:
+    def __init__(
+        self, endpoint: Endpoint, model_dir: Path, limit_bytes: int, dtype: str, *, weightless: bool = False
+    ) -> None:
         self.endpoint, self.limit_bytes, self.dtype = endpoint, limit_bytes, dtype
         self.verbatim = frozenset[str]()
+        expected, slices = tensor_digests(model_dir, dtype, limit_bytes) if limit_bytes else ({}, {})
+        random = self._engine_digests(slices) if weightless and limit_bytes else {}
+        if weightless:
+            load(endpoint, model_dir)
         if not limit_bytes:
             return
-        expected, slices = tensor_digests(model_dir, dtype, limit_bytes)
         loaded = self._engine_digests(slices)
+        if stale := [name for name in random if loaded.get(name) == random[name] != expected[name]]:
+            raise ReloadRefusedError(f"{len(stale)} tensors were not loaded, {stale[:3]}")
         self.verbatim = frozenset(name for name in expected if loaded.get(name) == expected[name])
         if not self.verbatim:
             raise ReloadRefusedError("no tensor of the engine equals one of the folder it was started with")

@@ -8,6 +8,7 @@ import pytest
 
 from artifacts.errors import BadInputError
 from flows.doctor.checks import (
+    cache_check,
     cpu_check,
     engine_check,
     extras_check,
@@ -21,6 +22,7 @@ from stages.hardware.compute_type import Choice
 from stages.processes.cgroups import cpu_quota
 from stages.processes.memory import limit_bytes
 from stages.sampling.config import EngineHardware
+from stages.sampling.replicas import compile_cache
 from tests.support.doctor import GIB, H100, MACHINE, SOFTWARE, SPEEDS, engines_elsewhere, says
 
 
@@ -84,6 +86,10 @@ def test_engine_builds() -> None:
     says(engine_check(absent, MACHINE, Hardware()), "problem", "not installed", "`uv sync`")
     says(engine_check(cuda, MACHINE, Hardware()), "problem", "without a GPU")
     says(engine_check(SOFTWARE, replace(MACHINE, gpus=(H100,)), Hardware()), "warning", "--group cuda")
+    compiling = Hardware(engine=EngineHardware(eager=False))
+    found = cache_check(cuda, compiling)
+    assert found is not None and str(compile_cache.folder()) in found.found
+    assert cache_check(cuda, Hardware()) is None and cache_check(SOFTWARE, compiling) is None
     for build in (absent, cuda):
         says(engine_check(build, MACHINE, engines_elsewhere()), "ok", "engines run elsewhere (1)")
         says(engine_check(build, MACHINE, engines_elsewhere(replicas=1)), "problem")  # one more starts here

@@ -6,7 +6,9 @@ import hashlib
 import http.server
 import json
 import math
+import os
 import socketserver
+import time
 from collections.abc import Generator
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +26,7 @@ from stages.sampling.completions import Completion, Completions, from_bytes, to_
 from stages.sampling.config import EarlyStopConfig, EngineHardware, SamplingConfig
 from stages.sampling.counts import CoreCounts, Counts, make_shared_memory
 from stages.sampling.endpoint import Endpoint, EndpointError
+from stages.sampling.replicas import compile_cache
 from stages.sampling.replicas.process import engine_arguments, engine_environment
 from stages.sampling.replicas.weight_exchange import same_shape, tensor_digests
 from tests.support.serving import serving
@@ -148,6 +151,36 @@ def test_the_engine_reads_checked_weights_and_runs_no_code_and_no_template_of_a_
     assert (options["--load-format"], options["--config-format"]) == ("safetensors", "hf")
     assert options["--chat-template"] == "{{ messages[0]['content'] }}"
     assert arguments[-1] == "--no-trust-remote-code"
+
+
+@pytest.mark.parametrize(
+    ("completions", "graphs"),
+    [(None, None), (3, "8"), (128, "128"), (201, "208"), (300, "304"), (512, None), (4096, None)],
+)
+def test_an_engine_captures_only_graphs_that_the_recipe_can_use(completions: int | None, graphs: str | None) -> None:
+    hardware = EngineHardware(eager=False, threads=1).with_graphs_for(completions)
+    options = dict(pairwise(engine_arguments(hardware, Path("model"), Path("engine.sock"))))
+    assert options.get("--max-cudagraph-capture-size") == graphs
+    assert EngineHardware(eager=True).with_graphs_for(completions) == EngineHardware(eager=True)
+
+
+def test_the_compile_cache_is_bounded_and_keeps_what_may_be_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VLLM_CACHE_ROOT", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    root = compile_cache.folder()
+    ages = {"torch_compile_cache/old": 9, "triton/older": 12, "inductor/recent": 3, "torch_compile_cache/new": 0}
+    for name, days in ages.items():
+        (root / name).mkdir(parents=True)
+        (root / name / "graph").write_bytes(bytes(100))
+        then = time.time() - days * 86_400
+        os.utime(root / name, (then, then))
+    compile_cache.prepare(limit_bytes=250)
+    assert {str(path.relative_to(root)) for path in root.glob("*/*")} == {"inductor/recent", "torch_compile_cache/new"}
+    compile_cache.prepare(limit_bytes=0)
+    assert [path.name for path in root.glob("*/*")] == ["new"]
+    assert all(value.startswith(str(root)) for value in compile_cache.environment().values())
 
 
 @pytest.mark.parametrize("argument", ["--trust-remote-code", "--trust_remote_code", "--trust-rem", "--trust=true"])

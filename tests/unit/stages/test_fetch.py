@@ -26,8 +26,12 @@ from stages.environments.logic_puzzles.answers import write_answer
 from stages.environments.tables import to_table
 from stages.fetch import fetch, identity_of
 from stages.models.from_scratch import ScratchModel
-from stages.models.source import FolderModel, materialise
+from stages.models.source import EarlyShape, FolderModel, GgufPackageModel, materialise
+from stages.models.tensor_file import weight_bytes
+from stages.models.tensors import WEIGHTS
 from stages.models.tokenizers.phrase_tokenizer import build_tokenizer
+from stages.sampling.replicas.weight_exchange import same_shape
+from tests.support.processes import in_session
 from tests.support.taught import taught_texts
 
 PUZZLES: Ref[Puzzles] = Ref("Puzzles", "puzzles/set", "0" * 64)
@@ -53,6 +57,39 @@ def folder(tmp_path: Path) -> Path:
 def fetched(folder: Path, ctx: StageContext) -> Ref[Checkpoint]:
     config = FolderModel(path=str(folder))
     return fetch(ctx, config, PUZZLES, out=address_of(config, ctx))
+
+
+@pytest.mark.parametrize("kind", ["scratch", "folder", pytest.param("gguf", marks=pytest.mark.long)])
+def test_the_shape_of_a_model_is_known_before_its_weights_are_there(kind: str, folder: Path, tmp_path: Path) -> None:
+    shape, out = tmp_path / "shape", tmp_path / "out"
+    shape.mkdir()
+    found: list[tuple[bool, bool]] = []
+
+    def known() -> None:
+        files = {path.name for path in shape.iterdir()}
+        found.append(({"config.json", "tokenizer.json"} <= files, (out / WEIGHTS).exists()))
+
+    sources = {"scratch": SMALL, "folder": FolderModel(path=str(folder)), "gguf": GgufPackageModel()}
+    texts = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab() if kind == "scratch" else {}
+    materialise(sources[kind], out, texts=list(texts), early=EarlyShape(shape, known))
+    assert found == [(True, False)]
+    assert same_shape(shape, out)
+    assert 0 <= weight_bytes(out) - weight_bytes(shape) < 10_000, "the header of the file"
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_an_engine_starts_while_the_model_is_fetched_if_the_run_will_sample(
+    early: bool, folder: Path, ctx: StageContext
+) -> None:
+    ctx.starts_early = early
+    fetched(folder, ctx)
+    assert ctx.engine.running is early
+    process = ctx.engine.process_id
+    assert ctx.engine.starts == 0
+    fetched(folder, ctx)  # it is in the store
+    assert ctx.engine.process_id == process
+    ctx.close(at_once=True)
+    assert not in_session(process) or not early
 
 
 def address_of(config: FolderModel, ctx: StageContext) -> ArtifactAddress[Checkpoint]:
