@@ -1,11 +1,10 @@
 """The FLOPs by which `tests.benchmarks.trainer` judges the trainer, by hand."""
 
-from pathlib import Path
+from dataclasses import replace
 
 from stages.grpo.groups import Branch, Group
-from stages.models.shape import DecoderShape, read_shape
-from tests.benchmarks.roofline import head_work, layer_work
-from tests.benchmarks.trainer_gpu import SHAPES, write_config
+from stages.models.shape import DecoderShape
+from tests.support.step_work import Row, head_work, layer_work
 from tests.support.trainer_work import draw_groups, needed_flops
 
 SHAPE = DecoderShape(
@@ -30,16 +29,15 @@ def test_a_shared_prompt_is_counted_once() -> None:
     assert apart - shared == needed_flops(SHAPE, [Group([1, 2], [])])
 
 
-def test_the_roofline_counts_the_same_products(tmp_path: Path) -> None:
+def test_the_roofline_counts_the_same_products() -> None:
     """Attention's backward computes the scores once more. A compiled head moves few bytes and computes the same."""
-    sizes = SHAPES["tiny"]
-    shape = read_shape(write_config(tmp_path / "tiny", sizes))
-    groups = draw_groups(1, sizes.prompt, sizes.branches, sizes.completion, shape.vocab_size)
-    pairs = 44 * 45 // 2 + 8 * (44 * 8 + 8 * 9 // 2)
-    again = 2 * pairs * shape.heads * shape.head_dim * shape.layers
-    eager, fused = layer_work(shape, sizes)
-    steps, compiled = (head_work(shape, sizes, compiled=switch) for switch in (False, True))
+    sizes = {"vocab_size": 400, "embed_dim": 128, "layers": 3, "heads": 4, "kv_heads": 2, "head_dim": 32}
+    shape, row = replace(SHAPE, **sizes, hidden_dim=384), Row(prompt=44, branches=8, completion=8)
+    needed = needed_flops(shape, draw_groups(1, row.prompt, row.branches, row.completion, shape.vocab_size))
+    again = 2 * row.pairs * shape.heads * shape.head_dim * shape.layers
+    eager, fused = layer_work(shape, row, recomputed=False)
+    steps, compiled = (head_work(shape, row, compiled=switch) for switch in (False, True))
     for layer, head in ((eager, steps), (fused, compiled)):
-        assert layer.flops * shape.layers + head.flops - again == needed_flops(shape, groups)
+        assert layer.flops * shape.layers + head.flops - again == needed
     assert compiled.bytes < 0.6 * steps.bytes and compiled.launches < steps.launches / 2
     assert fused.bytes < 0.6 * eager.bytes and fused.launches < eager.launches / 2
