@@ -210,8 +210,9 @@ def opened_stages(store: Store, profile: Profile) -> Generator[Stages]:
             StageContext(store, scratch.path, profile, live.progress, log, use_gpu=permit.take) as ctx,
         ):
             permit.enders.append(ctx.close)
-            with ctx.disks.explaining():
-                yield Stages(ctx, live, permit)
+            stages = Stages(ctx, live, permit)
+            with ctx.disks.explaining(), stages.saving_states():
+                yield stages
     except DeerstalkerError as error:
         if str(scratch.path) in str(error):  # the error names a log of the engine or the trainer
             scratch.remove_all_but_logs()

@@ -2,6 +2,8 @@
 
 import os
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -63,6 +65,8 @@ class JobRunner:
     def train(self, job: TrainJob, events: EventWriter) -> None:
         """Runs one training job from loading to saving and reports its progress as events (collective).
 
+        The event `done` says that all results but the training state are written, the event `state` that it is, too.
+
         Raises:
             BadInputError: The job, its batch, its checkpoint or its reference is at fault.
             DiskFullError: The disk has no room for the results.
@@ -117,7 +121,7 @@ class JobRunner:
                     events.send("step_checkpoint", step=number + 1, folder=str(folder))
         trained = time.perf_counter()
         lost = movement_lost(start, weights.sample())
-        _save_or_report_full_disk(weights, job)
+        _save(weights, job)
         self._weights = weights
         totals = TrainTotals(
             tokens=sum(step.tokens for step in steps),
@@ -130,8 +134,17 @@ class JobRunner:
             save_s=time.perf_counter() - trained,
             movement_lost=lost,
         )
-        if first:
+        self._end(weights, job, totals, events)
+
+    def _end(self, weights: TrainedWeights, job: TrainJob, totals: TrainTotals, events: EventWriter) -> None:
+        """Reports the totals, after which others use the weights, and then writes the training state."""
+        if self._rank == 0:
             events.send("done", **totals.model_dump())
+        if job.out_state_dir is not None:
+            with _full_disk_reported(weights, job):
+                weights.save_state(job.out_state_dir)
+            if self._rank == 0:
+                events.send("state")
 
     def _heartbeat(self) -> None:
         self._queue.heartbeat(self._rank)
@@ -191,8 +204,9 @@ def _load(
     return [], weights.sample()
 
 
-def _save_or_report_full_disk(weights: TrainedWeights, job: TrainJob) -> None:
-    """Saves the results of a job, and reports a full disk in words.
+@contextmanager
+def _full_disk_reported(weights: TrainedWeights, job: TrainJob) -> Generator[None]:
+    """Reports a full disk in words if the block, which saves results of a job, fails for that.
 
     Not every writer mentions a full disk, so the free space is compared with the need after a failure.
 
@@ -201,7 +215,7 @@ def _save_or_report_full_disk(weights: TrainedWeights, job: TrainJob) -> None:
     """
     folder = job.out_checkpoint_dir.parent
     try:
-        _save(weights, job)
+        yield
     except (OSError, RuntimeError) as error:
         needed = sum(p.numel() for p in weights.masters.values()) * BYTES_A_PARAMETER[weights.master_dtype]
         if free_bytes_of_disk(folder) > needed and not is_full_disk(error):
@@ -210,9 +224,8 @@ def _save_or_report_full_disk(weights: TrainedWeights, job: TrainJob) -> None:
 
 
 def _save(weights: TrainedWeights, job: TrainJob) -> None:
-    weights.save_checkpoint(job.checkpoint_dir, job.out_checkpoint_dir)
-    if job.out_state_dir is not None:
-        weights.save_state(job.out_state_dir)
-    if job.out_reference_dir is not None:
-        assert job.reference_dir is not None  # checked by the job
-        weights.save_average(job.reference_dir, job.reference_decay, job.out_reference_dir)
+    with _full_disk_reported(weights, job):
+        weights.save_checkpoint(job.checkpoint_dir, job.out_checkpoint_dir)
+        if job.out_reference_dir is not None:
+            assert job.reference_dir is not None  # checked by the job
+            weights.save_average(job.reference_dir, job.reference_decay, job.out_reference_dir)
