@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,13 +54,17 @@ class Run:
         self.starts += 1
         command = [
             str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(TINY),
-            "--profile", str(SLOW), "--store", str(self.store), "--json",
+            "--profile", str(SLOW), "--store", str(self.store), "--json", *self.arguments(),
         ]  # fmt: skip
         environment = {**os.environ, MARK: str(self.folder)}
         with (self.folder / "log.txt").open("ab") as log:
             return subprocess.Popen(
                 command, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True, env=environment
             )
+
+    def arguments(self) -> Sequence[str]:
+        """Further arguments of the command."""
+        return ()
 
     def processes(self) -> dict[int, str]:
         """Live processes that descend from this run, wherever they are now, by command line."""
@@ -69,7 +74,7 @@ class Run:
         """Kills something at random moments, starting the command again whenever it has ended, and lets it finish.
 
         Raises:
-            AssertionError: The run does not finish, or leaves a process behind.
+            AssertionError: See `finish`.
         """
         process = self.start()
         for _ in range(kills):
@@ -81,6 +86,14 @@ class Run:
                 process = self.start()
             except subprocess.TimeoutExpired:
                 self.kill_one(process)
+        self.finish(process)
+
+    def finish(self, process: subprocess.Popen[bytes]) -> None:
+        """Lets the run finish, and starts its command again if kills have ended it.
+
+        Raises:
+            AssertionError: The run does not finish, or leaves a process behind.
+        """
         for _ in range(2):  # a run ends if the kills have used up its retries; it is then started once more
             try:
                 process.wait(RUN_LIMIT_S)

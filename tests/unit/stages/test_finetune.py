@@ -17,6 +17,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError
 from artifacts.identity import Identity, settings_of, sha256_json
+from artifacts.manifest import StoredFile, content_digest
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Ref, TrainingState
 from artifacts.store.store import Store
@@ -223,10 +224,13 @@ def test_a_finetune_without_its_state_is_repeated_once(run: Run, caplog: pytest.
     assert not caplog.records
 
     run.store.delete(again.state.key)
-    manifest = Artifact.open(run.store, first.checkpoint).manifest.model_copy(update={"digest": "0" * 64})
+    manifest = Artifact.open(run.store, first.checkpoint).manifest
+    files = {**manifest.files, WEIGHTS: StoredFile.of(b"other weights")}
+    manifest = manifest.model_copy(update={"files": files, "digest": content_digest(files)})
     run.store.write_bytes(f"{first.checkpoint.key}/manifest.json", manifest.to_bytes())
     other = run.step(place, 1, start)
-    assert other.checkpoint.digest == "0" * 64 and other.state is not None and other.state.digest == again.state.digest
+    assert other.checkpoint.digest == manifest.digest, "the published weights stay"
+    assert other.state is not None and other.state.digest == again.state.digest
     assert Artifact.open(run.store, other.state).manifest.facts == {"repeated": True, "same_weights": False}
     assert "came to other weights" in caplog.records[-1].getMessage()
 
