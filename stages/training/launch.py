@@ -144,12 +144,30 @@ def train_and_publish(
         TransientError: The trainer died or hung.
         DeerstalkerError: The trainer ran out of memory, or cannot train this checkpoint.
     """
+    saving = SavingState(target.state.attempt(target.identity), ctx) if target.state else None
+    with ExitStack() as unsaved:
+        if saving is not None:
+            unsaved.push(saving.files)
+        trained = _train_and_publish(weights, batch_file, job_settings, target, ctx, label, saving)
+        unsaved.pop_all()
+    return trained
+
+
+def _train_and_publish(
+    weights: Weights,
+    batch_file: Path,
+    job_settings: JobSettings,
+    target: Target,
+    ctx: StageContext,
+    label: str,
+    saving: "SavingState | None",
+) -> Weights:
+    """Does the work of `train_and_publish`, whose caller removes the files of the state after an error."""
     for ref in (weights.checkpoint, job_settings.reference):
         if ref is not None:
             check_weights(ctx.local_folder(ref))
     worker_group = ctx.worker_group
     checkpoint_attempt = target.checkpoint.attempt(target.identity)
-    state_attempt = target.state.attempt(target.identity) if target.state else None
     reference_attempt = target.reference.attempt(target.identity) if target.reference else None
 
     def on_event(event: Mapping[str, Any]) -> None:
@@ -164,10 +182,7 @@ def train_and_publish(
         elif event["event"] == "step_checkpoint":
             kept.keep(event["step"], Path(event["folder"]))
 
-    saving = SavingState(state_attempt, ctx) if state_attempt else None
-    with KeptSteps(target.checkpoint, target.identity, ctx) as kept, ExitStack() as folders, ExitStack() as unsaved:
-        if saving is not None:
-            unsaved.push(saving.files)
+    with KeptSteps(target.checkpoint, target.identity, ctx) as kept, ExitStack() as folders:
         resume_dir = kept.latest()
         state_dir, warm = None, False
         if weights.state is not None and resume_dir is None:
@@ -204,12 +219,15 @@ def train_and_publish(
             events_file=ctx.scratch / f"events-{uuid.uuid4().hex[:8]}.jsonl",
         )
         result = worker_group.run(job, on_event)
-        unsaved.pop_all()
     values = None
     if target.publish_values and values_file:
         values = target.publish_values(values_file)
         values_file.unlink()
-    reference = reference_attempt.publish({}, **target.inputs) if reference_attempt else None
+    reference = None
+    if reference_attempt is not None:
+        reference = reference_attempt.publish({}, **target.inputs)
+        if reference.reused:
+            ctx.store.delete(reference_attempt.prefix)
     facts = {
         "steps": [step.model_dump() for step in result.steps],
         "totals": result.totals.model_dump(),

@@ -12,7 +12,15 @@ from pathlib import Path
 from tests.support.kills_run import RUN_LIMIT_S, VICTIMS, Run
 
 LONGEST_DELAY_S = 0.15
-_SIZE = ("model.hidden=256", "model.layers=4", "model.intermediate=1024", "iterations=6", "evaluate.puzzles=2")
+_SIZE = (
+    "model.hidden=256",
+    "model.heads=8",
+    "model.kv_heads=8",
+    "model.layers=4",
+    "model.intermediate=1024",
+    "iterations=6",
+    "evaluate.puzzles=2",
+)
 """A state of 50 MB, which takes a while to write, and iterations enough for several kills."""
 _TRAINED = re.compile(r"^finetune-(\d+) +[0-9.]+ s", re.MULTILINE)
 
@@ -69,7 +77,7 @@ class SavingRun(Run):
         self.remember()
 
     def check(self, undisturbed: dict[str, str]) -> None:
-        """Checks besides that every state belongs to its checkpoint, and that each kill repeated one training at most."""
+        """Checks also that states belong to their checkpoints, and that a kill repeated one training at most."""
         super().check(undisturbed)
         made = self.manifests()
         for key in [key for key, one in made.items() if one.kind == "TrainingState"]:

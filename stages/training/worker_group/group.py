@@ -31,14 +31,16 @@ _AGENT_REPORT = re.compile(r"^[EW]\d{4} .*torch/distributed/elastic/multiprocess
 class StateWrite:
     """The training state of a job, which the workers write after all else of the job is there.
 
-    The workers take no other job meanwhile, so the weights and the optimizer state in their memory stay as they are.
+    They begin when someone waits for it: the disk then has nothing else to do, because the weights are flushed. They
+    take no other job before its end, so the weights and the optimizer state in their memory stay as they are.
 
     Args:
+        allow: Lets the workers begin.
         follow: Reads the job's events until the state is written, and raises the workers' errors.
     """
 
-    def __init__(self, follow: Callable[[], None]) -> None:
-        self._follow, self._lock = follow, Lock()
+    def __init__(self, allow: Callable[[], None], follow: Callable[[], None]) -> None:
+        self._allow, self._follow, self._lock = allow, follow, Lock()
         self._ended = False
         self._error: BaseException | None = None
 
@@ -52,6 +54,7 @@ class StateWrite:
         with self._lock:
             if not self._ended:
                 try:
+                    self._allow()
                     self._follow()
                 except BaseException as error:
                     self._error = error
@@ -177,15 +180,16 @@ class WorkerGroup:
             self.wait_until_ready()
             assert self._queue is not None and self._agent is not None
             events = EventReader(job.events_file)
-            self._queue.submit(self._jobs, job)
+            number, queue = self._jobs, self._queue
+            queue.submit(number, job)
             self._jobs += 1
-            following = self._events(events, self._agent, self._queue)
+            following = self._events(events, self._agent, queue)
             result = self._result(following, on_event)
         except BaseException:
             self.stop()
             raise
         if isinstance(job, TrainJob) and job.out_state_dir is not None:
-            self._write = StateWrite(lambda: self._follow_write(following))
+            self._write = StateWrite(lambda: queue.allow_state(number), lambda: self._follow_write(following))
         return result
 
     def wait_until_written(self) -> None:
