@@ -109,10 +109,14 @@ class ArtifactAddress(Generic[K]):
 
 
 class Attempt(Generic[K]):
-    """Files that `publish` turns into an artifact; no stage reads them before that."""
+    """Files that `publish` turns into an artifact; no stage reads them before that.
+
+    Attributes:
+        started: Time (`time.perf_counter`) from which the manifest counts the seconds that the artifact took.
+    """
 
     def __init__(self, address: ArtifactAddress[K], identity: Identity, name: str, started: float) -> None:
-        self.address, self.identity, self.name, self._started = address, identity, name, started
+        self.address, self.identity, self.name, self.started = address, identity, name, started
         self.files: dict[str, StoredFile] = {}
 
     @property
@@ -272,8 +276,8 @@ class Attempt(Generic[K]):
             facts=dict(facts or {}),
             provenance={
                 **provenance(),
-                "seconds": round(time.perf_counter() - self._started, 3),
-                "spans": spans_since(self._started),
+                "seconds": round(time.perf_counter() - self.started, 3),
+                "spans": spans_since(self.started),
             },
         )
         for _ in range(2):  # again if `find` superseded the artifact that was in the way

@@ -13,6 +13,8 @@ _SHARED = ("puzzles", "models", "evaluations", "answers")
 """Folders of the artifacts that runs share (see `shared_key`)."""
 _RECIPE = re.compile(r"runs/[^/]+/recipe\.json")
 _SEALED = re.compile(r"runs/[^/]+/(?:promoted\.json|renewals/[^/]+\.json)")
+_STATES = {"checkpoint": "training_state", "critic": "critic_state"}
+"""The part that holds the training state, by the part that holds the weights."""
 _NUMBER = re.compile(r"[0-9]{4}|[1-9][0-9]{4,8}")
 
 
@@ -49,6 +51,12 @@ def is_run_name(name: str) -> bool:
 def probe_key(mark: str) -> str:
     """Returns the key of an object that `deerstalker doctor` writes and removes again; `mark` makes it unique."""
     return f"doctor/{mark}"
+
+
+def state_key(checkpoint_key: str) -> str | None:
+    """Returns the key of the training state beside a trained checkpoint or value model; None for other keys."""
+    folder, _, part = checkpoint_key.rpartition("/")
+    return f"{folder}/{_STATES[part]}" if part in _STATES else None
 
 
 @dataclass(frozen=True)

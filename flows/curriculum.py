@@ -104,7 +104,7 @@ def _staged(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> Pos
     if since > n:
         run.live.line(f"stage {following.name!r} begins with iteration {since}")
         if following.optimizer == "fresh":
-            weights = replace(weights, state=None)
+            weights = replace(weights, state=None, saving=None)
         if following.reference == "stage_start":
             weights = replace(weights, reference=weights.checkpoint)
     levels = _levels_after(run, start, n)

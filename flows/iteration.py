@@ -67,7 +67,7 @@ def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> P
     weights = run.run(
         finetune,
         recipe.finetune,
-        start.weights,
+        run.with_state(start.weights),
         batch,
         iteration=n,
         out=run.at(n, "checkpoint", Checkpoint),

@@ -241,8 +241,9 @@ def opened_stages(store: Store, profile: Profile) -> Generator[Stages]:
             ) as ctx,
         ):
             permit.enders.append(ctx.close)
-            with ctx.disks.explaining():
-                yield Stages(ctx, live, permit)
+            stages = Stages(ctx, live, permit)
+            with ctx.disks.explaining(), stages.saving_states():
+                yield stages
     except DeerstalkerError as error:
         if str(scratch.path) in str(error):  # the error names a log of the engine or the trainer
             scratch.remove_all_but_logs()

@@ -4,13 +4,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from artifacts.layout import RunLayout, is_within
+from artifacts.layout import RunLayout, is_within, state_key
 from artifacts.manifest import MANIFEST_NAME, Manifest, Pruned
 from artifacts.reading import Artifact
 from artifacts.refs import Decision, TrainingState
 from artifacts.store.store import Store, Unfinished
 from stages.statistics.records import read_decision
-from stages.training.launch import state_beside
 
 LOST_AFTER_S = 24 * 3600.0
 """Age after which a write counts as lost. A process that still writes would have to send one file for a day."""
@@ -75,8 +74,9 @@ def lost(writes: Iterable[Unfinished], older_than_s: float = LOST_AFTER_S) -> li
 class OldStates:
     """Removes old training states of policy and value model while a run continues. Their manifests stay.
 
-    A run still needs the states of its newest iteration, and the states beside the checkpoints to which a rollback may
-    return: the standing one and the best. A value model does not roll back.
+    A run still needs its newest states, and the states beside the checkpoints to which a rollback may return: the
+    standing one and the best. A value model does not roll back. The states of the newest iteration may be published
+    after its decision; until then the states before them are the newest.
 
     Args:
         store: Store of the run.
@@ -89,7 +89,9 @@ class OldStates:
         self._earlier: list[int] = []
 
     def iteration_finished(self, n: int) -> None:
-        """Removes states of the iterations before `n`, after `n` has published all its artifacts.
+        """Removes states of the iterations before `n`, after `n` has published its decision.
+
+        Call it once more for the last iteration of a run, after its states are published.
 
         Raises:
             IntegrityError: A decision or a manifest of the run is damaged.
@@ -97,17 +99,23 @@ class OldStates:
         decision = read_decision(
             Artifact.at(self._store, self._layout.iteration(n, "decision"), Decision).ref, self._store
         )
-        refs = (state_beside(measured.checkpoint, self._store) for measured in (decision.standing, decision.best))
-        needed = {ref.key for ref in refs if ref is not None}
+        needed = {state_key(measured.checkpoint.key) for measured in (decision.standing, decision.best)}
+        earlier = [number for number in self._earlier if number != n]
+        for part in ("training_state", "critic_state"):
+            newest = (self._layout.iteration(number, part) for number in (n, *reversed(earlier)))
+            needed |= {next((key for key in newest if self._published(key)), None)}
         left: list[int] = []
-        for number in self._earlier:
+        for number in earlier:
             keys = {self._layout.iteration(number, part) for part in ("training_state", "critic_state")}
             if keys & needed:
                 left.append(number)
             for key in keys - needed:
-                if self._store.exists(f"{key}/{MANIFEST_NAME}"):
+                if self._published(key):
                     self._remove(key)
         self._earlier = left if self._keep_every and n % self._keep_every == 0 else [*left, n]
+
+    def _published(self, key: str) -> bool:
+        return self._store.exists(f"{key}/{MANIFEST_NAME}")
 
     def _remove(self, key: str) -> None:
         manifest = Artifact.at(self._store, key, TrainingState).manifest

@@ -11,7 +11,7 @@ from artifacts.address import SUPERSEDED_NAME
 from artifacts.config import Config
 from artifacts.documents.run_files import read_recipe
 from artifacts.errors import BadInputError, IntegrityError
-from artifacts.layout import RunLayout
+from artifacts.layout import RunLayout, state_key
 from artifacts.lineage import Node, lineage
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.reading import Artifact
@@ -148,7 +148,9 @@ def _always_kept(store: Store, promoted: Promoted) -> list[Ref[Any]]:
         raise IntegrityError(
             error.where, error.found, error.expected, "continue the run, which writes it again"
         ) from error
-    return [promoted.checkpoint, decision.standing.checkpoint, decision.best.checkpoint]
+    kept: list[Ref[Any]] = [promoted.checkpoint, decision.standing.checkpoint, decision.best.checkpoint]
+    states = (state_key(checkpoint.key) for checkpoint in kept)
+    return kept + [Artifact.at(store, key).ref for key in states if key and store.exists(f"{key}/{MANIFEST_NAME}")]
 
 
 def _of_run(store: Store, run: str, rule: Retention, damaged: list[Damage] | None) -> list[Removal]:

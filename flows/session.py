@@ -2,22 +2,22 @@
 
 import json
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, cast
 
 from artifacts.address import ArtifactAddress
 from artifacts.documents.checksums import sums_of
 from artifacts.documents.run_files import read_recipe
-from artifacts.errors import IdentityMismatchError
+from artifacts.errors import IdentityMismatchError, TransientError
 from artifacts.identity import continued, differences, with_added
 from artifacts.layout import RunLayout
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.refresh import Refresh, Refreshes
-from artifacts.refs import Checkpoint, K, Puzzles, Ref
+from artifacts.refs import Checkpoint, K, Puzzles, Ref, TrainingState
 from artifacts.store.store import MissingKeyError, Store
 from flows.config.recipe import Recipe
 from flows.orchestration.gpu_permit import GpuPermit
@@ -26,6 +26,8 @@ from flows.removal import OldStates
 from flows.views import ProgressView, RunPages
 from stages.context import StageContext
 from stages.environments.config import SourceConfig
+from stages.optional.value import Valued
+from stages.training.launch import Weights, save_state
 
 
 class Reusable(Protocol):
@@ -70,6 +72,7 @@ class Stages:
 
     def __init__(self, ctx: StageContext, live: ProgressView, permit: GpuPermit) -> None:
         self.ctx, self.live, self.permit = ctx, live, permit
+        self._saving: dict[str, _Saving] = {}
 
     def address(self, key: str, kind: type[K], label: str = "") -> ArtifactAddress[K]:
         """Returns an address in the store; the name of the task run that publishes there ends in the label."""
@@ -89,7 +92,16 @@ class Stages:
             LastStageDone: It is the stage that `last_task_run` names.
             Exception: The stage's own error, after the retries that the profile allows for transient errors.
         """
-        name = _task_run_name(stage.__name__, cast(ArtifactAddress[Any], keywords["out"]).label)
+        label = cast(ArtifactAddress[Any], keywords["out"]).label
+        name = _task_run_name(stage.__name__, label)
+        result = self._run(name, stage, inputs, keywords)
+        if (trained := _trained(result)) and trained.saving is not None:
+            self._save(trained, label, lambda: _trained(self._run(name, stage, inputs, keywords)) or trained)
+        if name == self.last_task_run:
+            raise LastStageDone
+        return result
+
+    def _run(self, name: str, stage: Callable[..., R], inputs: tuple[object, ...], keywords: Mapping[str, object]) -> R:
         task = as_task(name, self.ctx, stage, keywords)
         self.live.stage_started(name)
         started = time.perf_counter()
@@ -98,9 +110,89 @@ class Stages:
         finally:
             self.permit.stage_ended()
         self.live.stage_finished(name, time.perf_counter() - started, result.reused)
-        if name == self.last_task_run:
-            raise LastStageDone
         return result
+
+    def _save(self, trained: Weights, label: str, again: Callable[[], Weights]) -> None:
+        """Publishes the training state of weights in another thread, while later stages use the weights.
+
+        Args:
+            trained: The weights, whose state the trainer still writes.
+            label: Suffix of the name of the task run.
+            again: Trains once more and returns the weights, which are the same.
+        """
+        saving = trained.saving
+        assert saving is not None
+        name = _task_run_name(f"save_{saving.key.rpartition('/')[2]}", label)
+        keywords = {"saving": saving}
+        task = as_task(name, self.ctx, save_state, keywords, in_thread=True, retried=False)
+        started, future = time.perf_counter(), task.submit(trained.checkpoint)
+
+        def show(_: object) -> None:
+            if not future.state.is_failed():
+                self.live.stage_finished(name, time.perf_counter() - started, reused=False)
+
+        future.add_done_callback(show)
+        self._saving[trained.checkpoint.key] = _Saving(future, label, again)
+
+    def with_state(self, weights: Weights) -> Weights:
+        """Returns weights with their training state, after it is published.
+
+        If it was lost, because the trainer died or the store did not answer, training is repeated as after a kill.
+
+        Raises:
+            Exception: The error with which the state was lost, after the retries that the profile allows.
+        """
+        if weights.saving is None:
+            return weights
+        return replace(weights, state=self._saved(weights.checkpoint.key), saving=None)
+
+    def _saved(self, key: str) -> Ref[TrainingState] | None:
+        """Waits until the training state of the checkpoint with this key is published, and returns it."""
+        saving = self._saving.pop(key)
+        for left in reversed(range(self.ctx.profile.retries + 1)):
+            try:
+                return saving.future.result()
+            except TransientError as error:
+                if not left:
+                    raise
+                self.ctx.log.warning("the training state of %s was lost, so training is repeated: %s", key, error)
+            trained = saving.again()
+            if trained.saving is None:
+                return trained.state
+            self._save(trained, saving.label, saving.again)
+            saving = self._saving.pop(key)
+        raise AssertionError  # the last error is raised
+
+    def wait_for_states(self) -> None:
+        """Waits until all training states are published.
+
+        Raises:
+            Exception: See `with_state`.
+        """
+        while self._saving:
+            self._saved(next(iter(self._saving)))
+
+    @contextmanager
+    def saving_states(self) -> Generator[None]:
+        """Waits at the end of the block until all training states are published, also after an error.
+
+        After a signal they are lost; the next command then repeats the training of the last iteration.
+        """
+        try:
+            yield
+            self.wait_for_states()
+        except LastStageDone:
+            self.wait_for_states()
+            raise
+        except Exception:
+            for saving in self._saving.values():
+                saving.future.wait()
+            raise
+        except BaseException:
+            self.ctx.abandon_training()
+            for saving in self._saving.values():
+                saving.future.wait()
+            raise
 
     @contextmanager
     def alongside(
@@ -154,6 +246,36 @@ class Stages:
         return results
 
 
+@dataclass(frozen=True)
+class _Saving:
+    """A training state that is being saved in another thread.
+
+    Attributes:
+        future: The task that saves it.
+        label: Suffix of the name of the task run.
+        again: Trains once more and returns the weights.
+    """
+
+    future: "_Future"
+    label: str
+    again: Callable[[], Weights]
+
+
+class _Future(Protocol):
+    """The part of a Prefect future that is used here."""
+
+    def result(self) -> Any: ...
+
+    def wait(self) -> None: ...
+
+
+def _trained(result: object) -> Weights | None:
+    """Returns the weights in the result of a stage that trains; None for other results."""
+    if isinstance(result, Valued):
+        return result.critic
+    return result if isinstance(result, Weights) else None
+
+
 def _task_run_name(stage: str, label: str) -> str:
     return f"{stage}-{label}" if label else stage
 
@@ -191,6 +313,7 @@ class Session(Stages):
         settle_rows: SettleRows = lambda run, weights, puzzles, prompts: None,
     ) -> None:
         super().__init__(stages.ctx, stages.live, stages.permit)
+        self._saving = stages._saving  # `opened_stages` waits for them
         self.recipe, self.layout, self.refresh = recipe, layout, refresh
         self._staged = bool(recipe.stages)
         self._before_writing = before_writing
@@ -233,6 +356,9 @@ class Session(Stages):
 
     def write_report(self) -> str:
         """Writes the report, shows the finished run in Prefect and the tracker, and returns the key of the page."""
+        self.wait_for_states()
+        if self._old_states is not None and self.reached > 0:
+            self._old_states.iteration_finished(self.reached)
         started = time.perf_counter()
         self.live.stage_started("report")
         page = self.shown.finished()

@@ -156,6 +156,7 @@ class StageContext:
         """The sampling engine; its child processes start at the first `ensure`. Ends the trainer if they take turns."""
         self._use_gpu()
         if self.profile.engine.takes_turns and self._children.worker_group is not None:
+            self._children.worker_group.wait_until_written()
             self._children.worker_group.stop()
         return self._engine_without_gpu()
 
@@ -238,11 +239,20 @@ class StageContext:
         """Ends the engines, so that a stage that samples in another thread fails at once. Call `close` afterwards."""
         self._engine_without_gpu().retire()  # the other thread may be waiting in `use_gpu`
 
+    def abandon_training(self) -> None:
+        """Ends the trainer and its transfers at once, so that a state that is being saved in another thread is lost."""
+        with self._children.lock:
+            worker_group = self._children.worker_group
+        if worker_group:
+            worker_group.stop()
+        self.store.abandon()
+
     def close(self, *, at_once: bool = False) -> None:
         """Ends the child processes. The next use of one starts it again.
 
         Args:
-            at_once: Kill the pool and the engines instead of stopping them, because this process must end soon.
+            at_once: Kill the pool and the engines instead of stopping them, and do not wait until the trainer has
+                written its state, because this process must end soon.
         """
         if at_once:
             self.pool.kill()
@@ -254,6 +264,8 @@ class StageContext:
         if engine:
             engine.stop(at_once=at_once)
         if worker_group:
+            if not at_once:
+                worker_group.wait_until_written()
             worker_group.stop()
 
     def __enter__(self) -> Self:

@@ -81,7 +81,7 @@ def weights_after(decision: Ref[Decision], newest: Weights, ctx: StageContext) -
         return newest
     standing = read_decision(decision, ctx.store).standing
     state = state_beside(standing.checkpoint, ctx.store) if standing.iteration else None
-    return replace(newest, checkpoint=standing.checkpoint, state=state)
+    return replace(newest, checkpoint=standing.checkpoint, state=state, saving=None)
 
 
 def _update_pointer(pointer: str, iteration: int, decision: Ref[Decision], ctx: StageContext) -> None:

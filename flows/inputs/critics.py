@@ -110,7 +110,7 @@ def valued(
     result = run.run(
         value,
         run.recipe.value,
-        critic,
+        run.with_state(critic),
         rollouts,
         grades,
         iteration=n,

@@ -104,6 +104,7 @@ def as_task(
     keywords: Mapping[str, Any],
     *,
     in_thread: bool = False,
+    retried: bool = True,
 ) -> Task[..., Any]:
     """Returns a Prefect task that, called with `inputs`, runs `stage(ctx, *inputs, **keywords)` in the calling thread.
 
@@ -113,13 +114,15 @@ def as_task(
 
     Args:
         in_thread: Whether the task will be submitted to run in another thread, where it has no time limit.
+        retried: Whether the task is retried after transient errors.
     """
 
     def body(*inputs: Any) -> Any:
         with shown_progress(ctx) as shown, ctx.disks.explaining():
             return _labelled(stage(shown, *inputs, **keywords))
 
-    return _task(stage, body, run_name, ctx, timeout_s=None if in_thread else ctx.profile.stage_timeout_s)
+    timeout_s = None if in_thread else ctx.profile.stage_timeout_s
+    return _task(stage, body, run_name, ctx, timeout_s=timeout_s, retries=ctx.profile.retries if retried else 0)
 
 
 def _labelled(result: Any) -> Any:
@@ -127,7 +130,13 @@ def _labelled(result: Any) -> Any:
 
 
 def _task(
-    stage: Callable[..., Any], body: Callable[..., Any], run_name: str, ctx: StageContext, *, timeout_s: float | None
+    stage: Callable[..., Any],
+    body: Callable[..., Any],
+    run_name: str,
+    ctx: StageContext,
+    *,
+    timeout_s: float | None,
+    retries: int | None = None,
 ) -> Task[..., Any]:
     """Returns the task; `timeout_s` must be None for tasks in other threads, which Prefect cannot interrupt."""
     profile = ctx.profile
@@ -136,7 +145,7 @@ def _task(
         name=stage.__name__,
         task_run_name=run_name,
         description=(stage.__doc__ or "").splitlines()[0],
-        retries=profile.retries,
+        retries=profile.retries if retries is None else retries,
         retry_delay_seconds=exponential_backoff(profile.retry_delay_s),
         retry_condition_fn=_is_transient,
         timeout_seconds=timeout_s,

@@ -45,7 +45,8 @@ class Times:
     Attributes:
         sample: Sampling, with the validation.
         train: Log-probabilities and optimizer steps.
-        save: Writing the checkpoint and the training state, and loading the weights into the engines.
+        save: Writing the checkpoint, loading the weights into the engines, and the part of writing the training state
+            for which the next training would have to wait.
         idle: Share of the GPU time in which a GPU waits.
         lost: Share of the trainer processes' time in which one waits, because the rows of a step do not divide by the
             processes, or computes the prompt of a divided row again.
@@ -229,6 +230,9 @@ def iteration_times(
       attention and feed-forward network in each forward pass, and the gradients of their inputs in each backward pass.
       The arithmetic waits for that. So it does in an engine on several GPUs.
 
+    The training state is written while the next iteration samples. With `takes_turns` the trainer writes it before it
+    leaves the GPU, so all of that counts.
+
     Engine and trainer share all GPUs, so `iterate_ahead` gains nothing here.
 
     Args:
@@ -239,9 +243,10 @@ def iteration_times(
     training = _training(recipe, shape, work, cluster, trainer)
     sampling = _sampling(recipe, shape, work, cluster, engine, cache_bytes, token_seconds)
     store = _WIDTH * shape.parameters * 2 + state_bytes
+    beside = 0.0 if engine.takes_turns else min(state_bytes / STORE_RATE, sampling.seconds)
     if engine.takes_turns:  # the trainer reads its weights and its state again
         store += _WIDTH * shape.parameters + state_bytes
-    save = store / STORE_RATE
+    save = store / STORE_RATE - beside
     parts = {
         "decoding": sampling.decoding, "longest completion": sampling.tail, "prompts": sampling.prompts, "store": save,
         "rows of a step" if training.busy < 0.6 else "training": training.arithmetic,

@@ -85,4 +85,4 @@ def pretrain(
         epoch_seed=seed,
         value=config.for_pretraining().job(),
     )
-    return train_and_publish(Weights(model), batch_file, job_settings, target, ctx, label="pretrain")
+    return train_and_publish(Weights(model), batch_file, job_settings, target, ctx, label="pretrain").saved(ctx)

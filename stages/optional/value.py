@@ -47,7 +47,7 @@ class Valued:
 
     @property
     def reused(self) -> bool:
-        """Whether the value model, which is published last, was found in the store rather than made."""
+        """Whether the value model, which is published after the values, was found in the store rather than made."""
         return self.critic.reused
 
 
@@ -65,7 +65,8 @@ def value(
 ) -> Valued:
     """Computes values of rollouts and the advantages of their tokens, then trains the value model on the rewards.
 
-    The values are those before this training. The value model is published last.
+    The values are those before this training. The value model is published after them; its training state follows
+    (see `stages.training.launch.train_and_publish`).
 
     Args:
         critic: The value model with its training state; at first a language model, whose value head then begins at 0.
@@ -121,7 +122,12 @@ def value(
         value=config.job(),
     )
     trained = train_and_publish(
-        critic, batch_file, job_settings, replace(target, publish_values=publish), ctx, label=f"value {iteration}"
+        critic,
+        batch_file,
+        job_settings,
+        target if values else replace(target, publish_values=publish),
+        ctx,
+        label=f"value {iteration}",
     )
     published = out.find(identity)
     assert published is not None  # `publish` has run before the value model was published

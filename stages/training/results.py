@@ -82,7 +82,7 @@ class TrainTotals(Document):
     load_s: float
     old_logprobs_s: float = Field(description="seconds for old and reference log-probabilities")
     train_s: float
-    save_s: float
+    save_s: float = Field(description="seconds for the weights; those of the training state follow")
     movement_lost: Measured = Field(
         default=None,
         description="share of the movement of the weights that was lost by rounding them to bf16, estimated from up to "

@@ -31,11 +31,14 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200, help="processes to kill")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--at-once", type=int, default=1, help="runs side by side")
+    parser.add_argument("--saving", action="store_true", help="kill only while a training state is being saved")
     add_json_option(parser)
     options = parser.parse_args()
     scratch = Path(tempfile.mkdtemp(prefix="kills-"))
     print(f"runs in {scratch}; it stays if one of them fails", file=sys.stderr, flush=True)
-    report, bars = kept(PROMISES, lambda: campaign(options.count, scratch, options.seed, options.at_once))
+    report, bars = kept(
+        PROMISES, lambda: campaign(options.count, scratch, options.seed, options.at_once, while_saving=options.saving)
+    )
     if all(bar.met for bar in bars):
         shutil.rmtree(scratch)
     tell(report, bars, lambda: show(report), as_json=options.json)

@@ -11,3 +11,9 @@ from tests.support.kills import campaign
 def test_a_run_whose_processes_are_killed_loses_nothing(tmp_path: Path) -> None:
     report = campaign(1, tmp_path, seed=3)
     assert report["total"] >= 1
+
+
+@pytest.mark.long
+def test_a_run_that_is_killed_while_it_saves_a_state_repeats_one_finetune_at_most(tmp_path: Path) -> None:
+    report = campaign(2, tmp_path, seed=1, while_saving=True)
+    assert report["total"] >= 2

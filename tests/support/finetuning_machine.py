@@ -75,7 +75,7 @@ class Machine:
         return finetune(
             self.ctx, self.config, weights, batch, iteration=1, out=addresses["checkpoint"],
             state_out=ArtifactAddress(self.store, f"{run}/state", TrainingState), reference_out=addresses["reference"],
-        )  # fmt: skip
+        ).saved(self.ctx)  # fmt: skip
 
     def kept(self, run: str) -> list[str]:
         return [key for key in self.store.list(f"{run}/checkpoint") if "/progress-" in key]

@@ -47,7 +47,8 @@ def _worker(queue: JobQueue, rank: int, jobs: int) -> None:
         job = queue.read(number)
         events = EventWriter(job.events_file)
         if isinstance(job, TrainJob):
-            runner.train(job, events)
+            queue.allow_state(number)
+            runner.train(job, events, number)
         else:
             runner.score(job, events)
 

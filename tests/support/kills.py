@@ -18,21 +18,25 @@ from typing import Any
 
 from tests.support.kills_deployed import DeployedRun
 from tests.support.kills_run import Run
+from tests.support.kills_saving import SavingRun
 
 KILLS_A_RUN = 6
 DEPLOYED_EVERY = 3
 
 
-def campaign(count: int, scratch: Path, seed: int = 1, at_once: int = 1) -> dict[str, Any]:
+def campaign(
+    count: int, scratch: Path, seed: int = 1, at_once: int = 1, *, while_saving: bool = False
+) -> dict[str, Any]:
     """Kills at least `count` processes, in as many runs as that takes.
 
     Args:
         at_once: Runs side by side; each knows its own processes by a mark.
+        while_saving: Whether each kill is to come while a training state is saved beside other stages.
 
     Raises:
         AssertionError: Something was lost, repeated or left behind.
     """
-    first = Run(_folder(scratch / "undisturbed"), random.Random(seed))
+    first = (SavingRun if while_saving else Run)(_folder(scratch / "undisturbed"), random.Random(seed))
     first.disturb(0)
     undisturbed = first.digests()
     assert undisturbed
@@ -45,6 +49,7 @@ def campaign(count: int, scratch: Path, seed: int = 1, at_once: int = 1) -> dict
     def one() -> None:
         number = next(numbers)
         kind = DeployedRun if number % DEPLOYED_EVERY == DEPLOYED_EVERY - 1 else Run
+        kind = SavingRun if while_saving else kind
         run = kind(_folder(scratch / f"run-{number}"), random.Random(f"{seed} {number}"))
         run.disturb(min(KILLS_A_RUN, count))
         run.check(undisturbed)
@@ -68,6 +73,7 @@ def campaign(count: int, scratch: Path, seed: int = 1, at_once: int = 1) -> dict
         "total": killed(),
         "runs": len(finished),
         "starts": sum(run.starts for run in finished),
+        "repeated": sum(run.repeated for run in finished if isinstance(run, SavingRun)),
         "retries": sum(run.retries for run in finished if isinstance(run, DeployedRun)),
     }
 

@@ -17,6 +17,7 @@ from tests.support.processes import marked
 from tests.support.waiting import wait_until
 
 MARK = "DEERSTALKER_KILLS"
+TINY_RUN = ("--recipe", str(TINY), "--profile", str(SLOW))
 VICTIMS = {
     "engine": "sampling/server.py",
     "engine core": "VLLM::EngineCore",
@@ -42,7 +43,7 @@ class Run:
 
     folder: Path
     generator: random.Random
-    arguments: tuple[str, ...] = ("--recipe", str(TINY), "--profile", str(SLOW))
+    arguments: tuple[str, ...] = TINY_RUN
     kills: Counter[str] = field(default_factory=Counter[str])
     starts: int = 0
     seen: dict[str, str] = field(default_factory=dict[str, str])
@@ -72,7 +73,7 @@ class Run:
         """Kills something at random moments, starting the command again whenever it has ended, and lets it finish.
 
         Raises:
-            AssertionError: The run does not finish, or leaves a process behind.
+            AssertionError: See `finish`.
         """
         process = self.start()
         for _ in range(kills):
@@ -84,6 +85,14 @@ class Run:
                 process = self.start()
             except subprocess.TimeoutExpired:
                 self.kill_one(process)
+        self.finish(process)
+
+    def finish(self, process: subprocess.Popen[bytes]) -> None:
+        """Lets the run finish, and starts its command again if kills have ended it.
+
+        Raises:
+            AssertionError: The run does not finish, or leaves a process behind.
+        """
         for _ in range(2):  # a run ends if the kills have used up its retries; it is then started once more
             try:
                 process.wait(RUN_LIMIT_S)

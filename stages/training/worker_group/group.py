@@ -3,8 +3,10 @@
 import re
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import Any, NoReturn, Self
 
 from artifacts.activity import doing, note
@@ -27,10 +29,46 @@ _AGENT_REPORT = re.compile(r"^[EW]\d{4} .*torch/distributed/elastic/multiprocess
 """First line that torchrun's agent logs about a worker that failed."""
 
 
+class StateWrite:
+    """The training state of a job, which the workers write after all else of the job is there.
+
+    They begin when someone waits for it: the disk then has nothing else to do, because the weights are flushed. They
+    take no other job before its end, so the weights and the optimizer state in their memory stay as they are.
+
+    Args:
+        allow: Lets the workers begin.
+        follow: Reads the job's events until the state is written, and raises the workers' errors.
+    """
+
+    def __init__(self, allow: Callable[[], None], follow: Callable[[], None]) -> None:
+        self._allow, self._follow, self._lock = allow, follow, Lock()
+        self._ended = False
+        self._error: BaseException | None = None
+
+    def wait(self) -> None:
+        """Waits until the state is written. Several threads may wait.
+
+        Raises:
+            TransientError: The workers died, hung or were stopped.
+            DeerstalkerError: They ran out of memory or disk.
+        """
+        with self._lock:
+            if not self._ended:
+                try:
+                    self._allow()
+                    self._follow()
+                except BaseException as error:
+                    self._error = error
+                self._ended = True
+        if self._error is not None:
+            raise self._error
+
+
 class WorkerGroup:
     """A group of worker processes that stay alive from job to job.
 
-    The group is a cache: it may be stopped at any time, and nothing but time is lost.
+    The group is a cache: it may be stopped at any time, and nothing but time is lost. One thread gives it jobs; other
+    threads may wait for the state that a job left to be written (see `StateWrite`) and label it.
 
     Args:
         hardware: Layout of the group; jobs must have the same.
@@ -43,6 +81,7 @@ class WorkerGroup:
         self._queue: JobQueue | None = None
         self._jobs = self._kernel_kills = 0
         self._holding: str | None = None
+        self._write: StateWrite | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -67,9 +106,19 @@ class WorkerGroup:
         """The folder of the group's job files and log; None before the first start."""
         return None if self._queue is None else self._queue.folder
 
-    def remember(self, label: str) -> None:
-        """Labels the state that the last job left in the workers' memory; call it once that state is published."""
-        if self.running and self._jobs:
+    @property
+    def write(self) -> StateWrite | None:
+        """The state of the last training job, which may still be written; None if that job wrote none."""
+        return self._write
+
+    def remember(self, label: str, write: StateWrite | None) -> None:
+        """Labels the state that a job left in the workers' memory; call it once that state is published.
+
+        Args:
+            label: The label.
+            write: The state, as `write` was after the job. Nothing is labelled if another job has replaced it.
+        """
+        if self.running and self._jobs and write is self._write:
             self._holding = label
 
     def start(self) -> None:
@@ -91,20 +140,17 @@ class WorkerGroup:
         self._queue, self._jobs = queue, 0
 
     def score(self, job: ScoreJob) -> TrainTotals:
-        """Runs one job that computes log-probabilities, and waits for it; `holding` stays as it is.
+        """Runs one job that computes log-probabilities, and waits for it; the state in memory stays as it is.
 
         Raises:
             BadInputError: The job, its batch or its checkpoint is at fault.
             TransientError: The workers died or hung.
             DeerstalkerError: They ran out of memory.
         """
-        held = self.holding
-        totals = self._run(job, lambda event: None).totals
-        self._holding = held
-        return totals
+        return self._run(job, lambda event: None).totals
 
     def run(self, job: TrainJob, on_event: Callable[[dict[str, Any]], None] = lambda event: None) -> TrainResult:
-        """Runs one job and waits for it.
+        """Runs one job and waits for its weights. The workers then write its training state (see `write`).
 
         Args:
             job: The job. A warm job needs a state in the workers' memory (see `holding`).
@@ -127,50 +173,83 @@ class WorkerGroup:
     def _run(self, job: TrainJob | ScoreJob, on_event: Callable[[dict[str, Any]], None]) -> TrainResult:
         if not job.hardware.same_layout(self.hardware):
             raise BadInputError("job.hardware", "another layout than the workers'", "the same", "start a new group")
-        self._holding = None
+        with doing("saving"):
+            self.wait_until_written()
+        if isinstance(job, TrainJob):
+            self._holding = self._write = None
         try:
             with doing("loading"):
                 self.start()
                 self.wait_until_ready()
-            assert self._queue is not None
-            with EventReader(job.events_file) as events:
-                self._queue.submit(self._jobs, job)
-                self._jobs += 1
-                result = self._result(events, on_event)
+            assert self._queue is not None and self._agent is not None
+            events = EventReader(job.events_file)
+            number, queue = self._jobs, self._queue
+            queue.submit(number, job)
+            self._jobs += 1
+            following = self._events(events, self._agent, queue)
+            result = self._result(following, on_event)
             _record(result.totals)
-            return result
+        except BaseException:
+            self.stop()
+            raise
+        if isinstance(job, TrainJob) and job.out_state_dir is not None:
+            self._write = StateWrite(lambda: queue.allow_state(number), lambda: self._follow_write(following))
+        return result
+
+    def wait_until_written(self) -> None:
+        """Waits until the workers have written the state of the last job, or failed to: who needs it learns of that."""
+        if self._write is not None:
+            with suppress(DeerstalkerError):
+                self._write.wait()
+
+    def _result(self, events: Iterator[dict[str, Any]], on_event: Callable[[dict[str, Any]], None]) -> TrainResult:
+        """Reads the events of the running job until all but its training state is written."""
+        steps: list[StepMetrics] = []
+        for event in events:
+            on_event(event)
+            fields = {key: value for key, value in event.items() if key not in ("event", "time_s")}
+            if event["event"] == "step":
+                steps.append(StepMetrics.model_validate(fields))
+            elif event["event"] == "resumed":
+                steps += [StepMetrics.model_validate(step) for step in event["steps"]]
+            elif event["event"] == "done":
+                return TrainResult(steps=steps, totals=TrainTotals.model_validate(fields))
+        raise AssertionError  # `_events` does not end
+
+    def _follow_write(self, events: Iterator[dict[str, Any]]) -> None:
+        """Reads the events of the last job until its training state is written."""
+        try:
+            next(event for event in events if event["event"] == "state")
         except BaseException:
             self.stop()
             raise
 
-    def _result(self, events: EventReader, on_event: Callable[[dict[str, Any]], None]) -> TrainResult:
-        """Reads the events of the running job until it is done, and checks meanwhile that the workers make progress."""
-        assert self._queue is not None and self._agent is not None
-        steps: list[StepMetrics] = []
-        alive_at, watch = time.time(), HangWatch(self._queue)
-        while True:
-            ended = self._agent.exit_code() is not None or watch.lost()  # before the events, so that none is missed
-            new_events = events.new()
-            for event in new_events:
-                on_event(event)
-                fields = {key: value for key, value in event.items() if key not in ("event", "time_s")}
-                if event["event"] == "step":
-                    steps.append(StepMetrics.model_validate(fields))
-                elif event["event"] == "resumed":
-                    steps += [StepMetrics.model_validate(step) for step in event["steps"]]
-                elif event["event"] == "done":
-                    return TrainResult(steps=steps, totals=TrainTotals.model_validate(fields))
-                elif event["event"] == "error":
-                    self._fail(fields)
-            if ended:
-                raise self._death("the workers died")
-            if new_events:
-                alive_at = time.time()
-            alive_at = max(alive_at, self._queue.last_heartbeat_s())
-            if problem := watch.problem(time.time() - alive_at, self.hardware.no_progress_limit_s):
-                raise TransientError("trainer", problem, "", *self._log_tail())
-            if not new_events:
-                time.sleep(POLL_S)
+    def _events(self, events: EventReader, agent: GuardedProcess, queue: JobQueue) -> Iterator[dict[str, Any]]:
+        """Yields the events of the running job, without end, and checks meanwhile that the workers make progress.
+
+        Raises:
+            BadInputError: The job, its batch or its checkpoint is at fault.
+            TransientError: The workers died or hung.
+            DeerstalkerError: They ran out of memory or disk.
+        """
+        alive_at, watch = time.time(), HangWatch(queue)
+        with events:
+            while True:
+                ended = agent.exit_code() is not None or watch.lost()  # before the events, so that none is missed
+                new_events = events.new()
+                for event in new_events:
+                    if event["event"] == "error":
+                        self._fail({key: value for key, value in event.items() if key not in ("event", "time_s")})
+                    yield event
+                if ended:
+                    raise self._death("the workers died")
+                if new_events:
+                    alive_at = time.time()
+                alive_at = max(alive_at, queue.last_heartbeat_s())
+                if problem := watch.problem(time.time() - alive_at, self.hardware.no_progress_limit_s):
+                    raise TransientError("trainer", problem, "", *self._log_tail())
+                if not new_events:
+                    time.sleep(POLL_S)
 
     def wait_until_ready(self) -> None:
         """Waits until all started processes accept jobs.
@@ -229,7 +308,7 @@ class WorkerGroup:
         return f"log: {path}", tail_of(worker_output(path.read_text(errors="replace")))
 
     def stop(self) -> None:
-        """Ends the processes and forgets the state in their memory."""
+        """Ends the processes at once and forgets the state in their memory, also if it is not yet written."""
         self._holding = None
         agent, queue = self._agent, self._queue
         self._agent = None

@@ -51,6 +51,17 @@ class JobQueue:
         """Returns the layout of the worker group."""
         return TrainHardware.model_validate_json((self.folder / "hardware.json").read_bytes())
 
+    def allow_state(self, number: int) -> None:
+        """Lets the workers write the training state of job `number`."""
+        self._state_file(number).touch()
+
+    def state_allowed(self, number: int) -> bool:
+        """Returns whether the workers may write the training state of job `number`."""
+        return self._state_file(number).exists()
+
+    def _state_file(self, number: int) -> Path:
+        return self.folder / f"state-{number:06d}"
+
     def log_file(self, node_rank: int) -> Path:
         """Returns the path of the log of a machine's workers."""
         return self.folder / (f"log-{node_rank}.txt" if node_rank else "log.txt")

@@ -2,10 +2,14 @@
 
 import os
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 
 from artifacts.errors import BadInputError
 from artifacts.local.full_disk import disk_full, is_full_disk
@@ -28,6 +32,9 @@ from stages.training.worker_group.job_queue import JobQueue
 
 BYTES_A_PARAMETER = {"fp32": 14, "bf16": 8}
 """Bytes that saving takes per parameter, by master precision: bf16 weights, master weights and AdamW's two moments."""
+
+
+_POLL_S = 0.02
 
 
 class JobRunner:
@@ -60,8 +67,15 @@ class JobRunner:
         if self._rank == 0:
             events.send("done", **totals.model_dump())
 
-    def train(self, job: TrainJob, events: EventWriter) -> None:
+    def train(self, job: TrainJob, events: EventWriter, job_number: int) -> None:
         """Runs one training job from loading to saving and reports its progress as events (collective).
+
+        The event `done` says that all results but the training state are written, the event `state` that it is, too.
+
+        Args:
+            job: The job.
+            events: Where it reports.
+            job_number: Its number in the queue.
 
         Raises:
             BadInputError: The job, its batch, its checkpoint or its reference is at fault.
@@ -117,7 +131,7 @@ class JobRunner:
                     events.send("step_checkpoint", step=number + 1, folder=str(folder))
         trained = time.perf_counter()
         lost = movement_lost(start, weights.sample())
-        _save_or_report_full_disk(weights, job)
+        _save(weights, job)
         self._weights = weights
         totals = TrainTotals(
             tokens=sum(step.tokens for step in steps),
@@ -130,8 +144,22 @@ class JobRunner:
             save_s=time.perf_counter() - trained,
             movement_lost=lost,
         )
-        if first:
+        self._end(weights, job, totals, events, job_number)
+
+    def _end(
+        self, weights: TrainedWeights, job: TrainJob, totals: TrainTotals, events: EventWriter, job_number: int
+    ) -> None:
+        """Reports the totals, and writes the training state once the owner allows it."""
+        if self._rank == 0:
             events.send("done", **totals.model_dump())
+        if job.out_state_dir is not None:
+            while not self._queue.state_allowed(job_number):
+                self._heartbeat()
+                time.sleep(_POLL_S)
+            with _full_disk_reported(weights, job.out_state_dir.parent):
+                weights.save_state(job.out_state_dir)
+            if self._rank == 0:
+                events.send("state")
 
     def _heartbeat(self) -> None:
         self._queue.heartbeat(self._rank)
@@ -191,18 +219,18 @@ def _load(
     return [], weights.sample()
 
 
-def _save_or_report_full_disk(weights: TrainedWeights, job: TrainJob) -> None:
-    """Saves the results of a job, and reports a full disk in words.
+@contextmanager
+def _full_disk_reported(weights: TrainedWeights, folder: Path) -> Generator[None]:
+    """Reports a full disk in words if the block, which saves results of a job below a folder, fails for that.
 
     Not every writer mentions a full disk, so the free space is compared with the need after a failure.
 
     Raises:
         DiskFullError: The disk is full.
     """
-    folder = job.out_checkpoint_dir.parent
     try:
-        _save(weights, job)
-    except (OSError, RuntimeError) as error:
+        yield
+    except (OSError, RuntimeError, CheckpointException) as error:  # the last one derives from BaseException
         needed = sum(p.numel() for p in weights.masters.values()) * BYTES_A_PARAMETER[weights.master_dtype]
         if free_bytes_of_disk(folder) > needed and not is_full_disk(error):
             raise
@@ -210,9 +238,8 @@ def _save_or_report_full_disk(weights: TrainedWeights, job: TrainJob) -> None:
 
 
 def _save(weights: TrainedWeights, job: TrainJob) -> None:
-    weights.save_checkpoint(job.checkpoint_dir, job.out_checkpoint_dir)
-    if job.out_state_dir is not None:
-        weights.save_state(job.out_state_dir)
-    if job.out_reference_dir is not None:
-        assert job.reference_dir is not None  # checked by the job
-        weights.save_average(job.reference_dir, job.reference_decay, job.out_reference_dir)
+    with _full_disk_reported(weights, job.out_checkpoint_dir.parent):
+        weights.save_checkpoint(job.checkpoint_dir, job.out_checkpoint_dir)
+        if job.out_reference_dir is not None:
+            assert job.reference_dir is not None  # checked by the job
+            weights.save_average(job.reference_dir, job.reference_decay, job.out_reference_dir)

@@ -50,7 +50,7 @@ def serve(queue: JobQueue, rank: int) -> None:
         events = EventWriter(job.events_file)
         with _errors_reported(events, rank):
             if isinstance(job, TrainJob):
-                runner.train(job, events)
+                runner.train(job, events, number)
             else:
                 runner.score(job, events)
         # The engine needs the memory next; see `agent.worker_environment`.

@@ -51,11 +51,11 @@ def linked_folder(made: tuple[Store, RunLayout], tmp_path_factory: pytest.TempPa
         store.delete(layout.iteration(n, "checkpoint"))
         inputs = {"weights": before.get("checkpoint"), "training_state": before.get("state"), "batch": batch}
         identity = Identity.of("finetune", 1, {"n": n}, **inputs)
-        state = _publish(
-            ArtifactAddress(store, layout.iteration(n, "training_state"), TrainingState), identity, 1000, inputs
-        )
         address = ArtifactAddress(store, layout.iteration(n, "checkpoint"), Checkpoint)
-        before = {"checkpoint": _publish(address, identity, 100, {**inputs, "state": state}), "state": state}
+        checkpoint = _publish(address, identity, 100, inputs)
+        state_address = ArtifactAddress(store, layout.iteration(n, "training_state"), TrainingState)
+        state = _publish(state_address, identity, 1000, {**inputs, "checkpoint": checkpoint})
+        before = {"checkpoint": checkpoint, "state": state}
     pointer = json.loads(store.read_bytes(layout.promoted))
     third = Artifact.at(store, layout.iteration(3, "checkpoint")).ref
     decision = Artifact.open(store, Ref(**pointer["decision"]))

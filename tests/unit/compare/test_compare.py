@@ -28,6 +28,7 @@ from flows.report.run_view import RunView
 from flows.retention import Retention, plan
 from stages.grade import grade
 from stages.pack import pack
+from stages.training.launch import STATE_FOLLOWS
 from tests.support.made_run import make_context
 
 QUICKSTART, SMOLLM2 = load_recipe("quickstart"), load_recipe("smollm2")
@@ -196,12 +197,12 @@ LORA = ["finetune.trainable.parameters=lora"]
 def test_the_state_is_carried_on_where_it_can_be(own: list[str], changes: list[str], carried: bool) -> None:
     store = Store.open("memory://")
     identity = Identity.of("finetune", 1, {"own": own, "changes": changes})
-    state_attempt = ArtifactAddress(store, f"{identity.digest}/state", TrainingState).attempt(identity)
-    state_attempt.write_bytes("state", b"moments")
-    state = state_attempt.publish()
-    attempt = ArtifactAddress(store, f"{identity.digest}/policy", Checkpoint).attempt(identity)
+    attempt = ArtifactAddress(store, f"{identity.digest}/checkpoint", Checkpoint).attempt(identity)
     attempt.write_bytes("weights", b"weights")
-    policy = attempt.publish(state=state)
+    policy = attempt.publish({STATE_FOLLOWS: True})
+    state_attempt = ArtifactAddress(store, f"{identity.digest}/training_state", TrainingState).attempt(identity)
+    state_attempt.write_bytes("state", b"moments")
+    state = state_attempt.publish(checkpoint=policy)
     recipe = load_recipe("quickstart", own)
     start = starting_weights(candidate(recipe, OWN, *changes).recipe, recipe, policy, policy, store)
     assert (start.checkpoint, start.reference) == (policy, policy)

@@ -36,10 +36,10 @@ def run(store: Store, best: dict[int, int], standing: dict[int, int], *, carry_s
         return MeasuredCheckpoint(checkpoint=weights[n], report=REPORT, iteration=n, score=0.5)
 
     for n, best_then in best.items():
-        state = publish(store, n, "training_state", TrainingState, [n]) if n and carry_state else None
+        weights[n] = publish(store, n, "checkpoint", Checkpoint, [n, n])
         if n and carry_state:
+            publish(store, n, "training_state", TrainingState, [n], checkpoint=weights[n])
             publish(store, n, "critic_state", TrainingState, [n])
-        weights[n] = publish(store, n, "checkpoint", Checkpoint, [n, n], state=state)
         decision = PromotionDecision(
             promoted=True, rolled_back=False, reason="", degraded=0,
             standing=measured(standing[n]), best=measured(best_then), candidate=measured(n),
@@ -89,6 +89,21 @@ def test_a_state_goes_when_its_checkpoint_is_no_longer_the_best(tmp_path: Path) 
     assert left(store) == [4, 5]
     with pytest.raises(BadInputError, match=r"pruned on .*\(keep_state_every = 0: the newest.*train again"):
         Artifact.at(store, LAYOUT.iteration(1, "training_state")).local_folder(tmp_path)
+
+
+def test_a_state_stays_until_the_next_one_is_published(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path / "store"))
+    run(store, best={n: n for n in range(4)}, standing={n: n for n in range(4)})
+    key = f"{LAYOUT.iteration(3, 'training_state')}/{MANIFEST_NAME}"
+    manifest = store.read_bytes(key)
+    store.delete(key)  # the decision is there, and the state is still written
+    states = OldStates(store, LAYOUT, 0)
+    for n in range(4):
+        states.iteration_finished(n)
+    assert left(store) == [2, 3] and left(store, "critic_state") == [3]
+    store.write_bytes(key, manifest)
+    states.iteration_finished(3)
+    assert left(store) == [3]
 
 
 def test_an_interrupted_removal_is_finished(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError
 from artifacts.identity import Identity, settings_of, sha256_json
+from artifacts.manifest import StoredFile, content_digest
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Ref, TrainingState
 from artifacts.store.store import Store
@@ -28,7 +29,7 @@ from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.tensors import WEIGHTS
 from stages.training.epochs import epoch_steps
 from stages.training.job import LossConfig
-from stages.training.launch import Weights
+from stages.training.launch import Weights, state_beside
 from stages.training.schedules.learning_rates import learning_rate_at, step_rate
 from stages.training.trainable import TrainableConfig
 from stages.training.trainer_batch import TrainerBatch
@@ -131,8 +132,19 @@ class Run:
         ctx: StageContext | None = None,
         **settings: Any,
     ) -> Weights:
+        return self.unsaved_step(run, n, weights, batch, ctx, **settings).saved(ctx or self.ctx)
+
+    def unsaved_step(
+        self,
+        run: str,
+        n: int,
+        weights: Weights,
+        batch: Ref[Batch] | None = None,
+        ctx: StageContext | None = None,
+        **settings: Any,
+    ) -> Weights:
         config = FinetuneConfig.model_validate({"learning_rate": 0.01, **settings})
-        state_out = ArtifactAddress(self.store, f"{run}/{n}/state", TrainingState)
+        state_out = ArtifactAddress(self.store, f"{run}/{n}/training_state", TrainingState)
         out, reference_out = (
             ArtifactAddress(self.store, f"{run}/{n}/{part}", Checkpoint) for part in ("checkpoint", "reference")
         )
@@ -183,6 +195,44 @@ def test_the_base_stays_the_reference_and_is_part_of_the_identity(run: Run) -> N
     assert run.steps_of(plain)[0]["kl"] is None
     with pytest.raises(BadInputError, match="no reference model"):
         run.step("lost", 1, Weights(run.model), **settings)
+
+
+def test_weights_are_published_before_their_state(run: Run) -> None:
+    start = Weights(run.model)
+    first = run.unsaved_step("early", 1, start)
+    assert first.state is None and first.saving is not None
+    assert Artifact.open(run.store, first.checkpoint).read_bytes("config.json")
+    with pytest.raises(BadInputError, match=r"early/1/training_state.*not published yet.*continue the run"):
+        state_beside(first.checkpoint, run.store)
+    saved = first.saved(run.ctx)
+    assert saved.state is not None and saved.state == state_beside(first.checkpoint, run.store)
+    assert Artifact.open(run.store, saved.state).manifest.inputs["checkpoint"] == first.checkpoint.as_json()
+    assert run.step("early", 1, start).reused
+
+
+def test_a_finetune_without_its_state_is_repeated_once(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """As after a kill while the state is written: the published weights stay, and the state says what came of it."""
+    start, place = Weights(run.model), "killed"
+    first = run.unsaved_step(place, 1, start)
+    kept = run.store.list(f"{place}/1/checkpoint")
+    again = run.step(place, 1, start)
+    assert (again.checkpoint, again.reused) == (first.checkpoint, False)
+    assert again.state is not None
+    assert Artifact.open(run.store, again.state).manifest.facts == {"repeated": True, "same_weights": True}
+    assert run.store.list(f"{place}/1/checkpoint") == kept, "the repetition leaves no files"
+    assert run.step(place, 1, start).reused
+    assert not caplog.records
+
+    run.store.delete(again.state.key)
+    manifest = Artifact.open(run.store, first.checkpoint).manifest
+    files = {**manifest.files, WEIGHTS: StoredFile.of(b"other weights")}
+    manifest = manifest.model_copy(update={"files": files, "digest": content_digest(files)})
+    run.store.write_bytes(f"{first.checkpoint.key}/manifest.json", manifest.to_bytes())
+    other = run.step(place, 1, start)
+    assert other.checkpoint.digest == manifest.digest, "the published weights stay"
+    assert other.state is not None and other.state.digest == again.state.digest
+    assert Artifact.open(run.store, other.state).manifest.facts == {"repeated": True, "same_weights": False}
+    assert "came to other weights" in caplog.records[-1].getMessage()
 
 
 def test_damaged_weights_reach_no_trainer(run: Run, tmp_path: Path) -> None:

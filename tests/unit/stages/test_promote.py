@@ -26,7 +26,7 @@ from stages.promotion.gate import PromoteConfig, RollbackConfig, decide
 from stages.promotion.promoted import read_promoted, write_promoted
 from stages.statistics.estimates import estimate_difference
 from stages.statistics.records import MeasuredCheckpoint, PromotionDecision
-from stages.training.launch import Weights
+from stages.training.launch import STATE_FOLLOWS, Weights
 from tests.support.made_run import make_context, make_run
 
 
@@ -198,7 +198,7 @@ def test_a_fallen_curve_goes_back_to_the_best_and_counts_anew(tmp_path: Path) ->
     assert back.checkpoint.as_json() == verdicts[0]["candidate"]["checkpoint"]
     assert back.reference == newest.reference
     first = Artifact.open(store, back.checkpoint)
-    manifest = first.manifest.model_copy(update={"inputs": {"state": newest.checkpoint.as_json()}})
+    manifest = first.manifest.model_copy(update={"facts": {STATE_FOLLOWS: True}})
     store.write_bytes(f"{first.key}/{MANIFEST_NAME}", manifest.to_bytes())
     assert weights_after(refs[2], newest, ctx).state is None, "the first weights may be a trained one of another run"
     assert weights_after(refs[1], newest, ctx) == newest

@@ -200,7 +200,7 @@ def test_a_state_goes_on_as_if_nothing_had_happened(folder: Path, tmp_path: Path
 def test_two_processes_equal_one_and_a_worker_group_takes_another_choice(folder: Path, tmp_path: Path) -> None:
     with WorkerGroup(ONE, tmp_path / "one") as group:
         one = group.run(job(folder, tmp_path / "lora", LORA, ONE))
-        group.remember("lora")
+        group.remember("lora", group.write)
         with_all = group.run(job(folder, tmp_path / "all", TrainableConfig(), ONE))
         assert with_all.steps[0].loss == pytest.approx(one.steps[0].loss, abs=1e-6)
         assert with_all.steps[0].grad_norm and one.steps[0].grad_norm

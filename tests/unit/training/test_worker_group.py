@@ -62,8 +62,12 @@ def test_warm_equals_cold(folder: Path, group: WorkerGroup) -> None:
     assert [event["event"] for event in events] == ["started", "step", "step", "step", "step", "done"]
     assert [step.step for step in first.steps] == [1, 2, 3, 4]
     assert first.totals.loss_tokens == sum(step.loss_tokens for step in first.steps) > 0
+    assert group.holding is None and group.write is not None
+    group.write.wait()
+    assert (folder / "first" / "state" / ".metadata").exists()
+    group.remember("of an earlier job", None)
     assert group.holding is None
-    group.remember("digest")
+    group.remember("digest", group.write)
     assert group.holding == "digest"
     warm = group.run(job(folder, "warm", warm=True))
     cold = group.run(job(folder, "cold", state_dir=folder / "first" / "state"))
@@ -77,7 +81,7 @@ def test_warm_equals_cold(folder: Path, group: WorkerGroup) -> None:
 def test_a_model_is_scored_beside_the_state_in_memory(folder: Path, group: WorkerGroup) -> None:
     """As a teacher is in each iteration: the next job still starts warm, and equal to a cold one."""
     group.run(job(folder, "before"))
-    group.remember("state")
+    group.remember("state", group.write)
     out = folder / "scored.safetensors"
     scoring = ScoreJob(
         checkpoint_dir=folder / "other", batch_file=folder / "batch.safetensors", temperature=1.0, hardware=ONE,
@@ -122,7 +126,7 @@ def test_two_processes_equal_one(folder: Path, group: WorkerGroup) -> None:
 
 def test_bad_input_is_told_and_the_worker_group_forgets(folder: Path, group: WorkerGroup) -> None:
     group.run(job(folder, "before"))
-    group.remember("digest")
+    group.remember("digest", group.write)
     with pytest.raises(BadInputError, match=r"learning_rates: 3 values; expected 4"):
         group.run(job(folder, "short", learning_rates=[0.01] * 3))
     assert group.holding is None
@@ -137,6 +141,11 @@ def test_a_full_disk_is_named(folder: Path, group: WorkerGroup, small_disk: Path
     out = {"out_checkpoint_dir": small_disk / "checkpoint", "out_state_dir": small_disk / "state"}
     with pytest.raises(DiskFullError, match=r"small: no space left, 0\.0 MiB are free; expected room for .* MiB of"):
         group.run(job(folder, "full", reference_dir=None, out_reference_dir=None, loss=LossConfig(), **out))
+    group.run(job(folder, "full-later", out_state_dir=out["out_state_dir"]))
+    assert group.write is not None
+    with pytest.raises(DiskFullError, match=r"no space left"):
+        group.write.wait()
+    assert not group.running
 
 
 def test_a_step_checkpoint_on_a_full_disk_is_no_lost_worker(folder: Path, small_disk: Path) -> None:
