@@ -100,7 +100,7 @@ class InterruptedRun(Run):
         """Names of the scratch folders that are left."""
         return {path.name for path in self.temporary.glob("*") if path.name.startswith((PREFIX, "pymp-"))}
 
-    def finish(self) -> None:
+    def complete(self) -> None:
         """Lets the command run to its end, and checks that nothing was lost or repeated or is left.
 
         Raises:
@@ -182,7 +182,7 @@ def campaign(count: int, scratch: Path, seed: int = 1) -> dict[str, Any]:
             run.interrupt(moment, number, 0.0 if prompt else generator.uniform(0.0, 2.0))
             print(f"{moment}: {run.seconds[moment]:.2f} s, {run.left_s[moment]:.2f} s", file=sys.stderr, flush=True)
             done += 1
-        run.finish()
+        run.complete()
         for longest, found in ((seconds, run.seconds), (left_s, run.left_s)):
             longest.update({name: max(value, longest.get(name, 0.0)) for name, value in found.items()})
         runs += 1

@@ -113,4 +113,4 @@ class Interrupts:
             if not self._told:
                 self._told = True
                 cursor = _SHOW_CURSOR if sys.stderr.isatty() else ""
-                print(f"{cursor}error: {_LINES[status]}", file=sys.stderr, flush=True)
+                print(f"{cursor}error: {_LINES[status]}\n", end="", file=sys.stderr, flush=True)

@@ -92,7 +92,8 @@ class LiveView:
         """Writes one line."""
         with self._lock:
             self._last_line = time.monotonic()
-            print(one_line(text), file=sys.stderr, flush=True)
+            # In one write: unbuffered, print would write the end of the line apart, and Ctrl-C could come between.
+            print(f"{one_line(text)}\n", end="", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Releases the terminal; may be called twice."""
