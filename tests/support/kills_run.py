@@ -73,7 +73,7 @@ class Run:
         """Kills something at random moments, starting the command again whenever it has ended, and lets it finish.
 
         Raises:
-            AssertionError: See `finish`.
+            AssertionError: See `let_finish`.
         """
         process = self.start()
         for _ in range(kills):
@@ -85,9 +85,9 @@ class Run:
                 process = self.start()
             except subprocess.TimeoutExpired:
                 self.kill_one(process)
-        self.finish(process)
+        self.let_finish(process)
 
-    def finish(self, process: subprocess.Popen[bytes]) -> None:
+    def let_finish(self, process: subprocess.Popen[bytes]) -> None:
         """Lets the run finish, and starts its command again if kills have ended it.
 
         Raises:

@@ -47,7 +47,7 @@ class SavingRun(Run):
                 if process.returncode == 0:
                     return
                 process = self.start()
-        self.finish(process)
+        self.let_finish(process)
 
     def _being_saved(self, process: subprocess.Popen[bytes]) -> Path | None:
         """Waits for a checkpoint without a state, and returns the manifest that its state will have."""
