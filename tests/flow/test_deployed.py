@@ -233,7 +233,7 @@ def test_long_stages_leave_their_progress(server: str, browser: Browser, shots: 
 def test_the_report_is_one_page_that_fetches_nothing(trained: dict[str, Any], browser: Browser, shots: Path) -> None:
     page = browser.open(trained["report"], "Before and after", "The newest packed batch", "Seconds of each stage")
     assert "worst: reward" in page
-    assert len(pictures(browser)) == plots_of(trained) + 1
+    assert len(pictures(browser)) == plots_of(trained) + 2, "with the timeline of an iteration and the packed batch"
     assert all(pictures(browser))
     assert {address.split(":")[0] for address in browser.requests} <= {"file", "data"}
     browser.screenshot(shots / "report.png")
@@ -281,7 +281,8 @@ def test_named_stages_are_redone_and_a_run_goes_on(story: dict[str, Any], instal
     run = installation.create_run("iterate/run", request)
     installation.wait_for(run, "Completed")
     tasks = installation.tasks(run, 1)
-    third = {f"{stage}-0003" for stage in ("sample", "grade", "pack", "finetune", "evaluate", "promote")}
+    stages = ("sample", "grade", "pack", "finetune", "save_training_state", "evaluate", "promote")
+    third = {f"{stage}-0003" for stage in stages}
     assert {name for name, state in tasks.items() if state != "Cached"} == {"grade-0001", *third}
     now, before = attempts(installation), story["retried"]
     assert {key for key in before if now[key] != before[key]} == {"runs/tiny/iterations/0001/grades"}
