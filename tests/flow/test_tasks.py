@@ -129,14 +129,15 @@ def test_waiting_for_a_gpu_does_not_count_against_the_time_limit(
     ctx: StageContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another run may hold the slot for days; a stage that hangs once it has the slot is still ended."""
-    limit_s, waits = 2.0, 0
+    limit_s, taken = 2.0, 0
     address = ArtifactAddress(ctx.store, "puzzles/waiting", Puzzles)
     prepare(ctx, SMALL, out=address)
 
-    def slow_take(self: GpuLease) -> None:
-        nonlocal waits
-        waits += 1
+    def slow_take(self: GpuLease, *, waits: bool) -> bool:
+        nonlocal taken
+        taken += 1
         time.sleep(1.5 * limit_s)
+        return waits
 
     monkeypatch.setattr(GpuLease, "take", slow_take)
 
@@ -154,14 +155,14 @@ def test_waiting_for_a_gpu_does_not_count_against_the_time_limit(
             StageContext(ctx.store, tmp_path, profile, lambda *_: None, log, use_gpu=permit.take) as waiting,
         ):
             as_task("found", waiting, prepare, {"out": address})(SMALL, return_state=True).result()
-            assert waits == 0  # what is published asks for no slot
+            assert taken == 0  # what is published asks for no slot
             as_task("in time", waiting, working, {})(SMALL, limit_s / 4, return_state=True).result()
             permit.stage_ended()
             with pytest.raises(TimeoutError):
                 as_task("hanging", waiting, working, {})(SMALL, 10 * limit_s, return_state=True).result()
 
     run()
-    assert waits == 2
+    assert taken == 2
 
 
 @pytest.mark.usefixtures("_prefect")
