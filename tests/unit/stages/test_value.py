@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -128,12 +129,13 @@ class Lab:
         sampled: tuple[Ref[Rollouts], Ref[Grades]] | None = None,
     ) -> Valued:
         rollouts, grades = sampled or (self.rollouts, self.grades)
-        return value(
+        valued = value(
             ctx or self.ctx, config, critic or Weights(self.model), rollouts, grades, iteration=1,
             out=ArtifactAddress(self.store, f"{run}/values", Values),
             critic_out=ArtifactAddress(self.store, f"{run}/critic", Critic),
             state_out=ArtifactAddress(self.store, f"{run}/critic_state", TrainingState),
         )  # fmt: skip
+        return replace(valued, critic=valued.critic.saved(ctx or self.ctx))
 
     def pretrain(self, run: str, rollouts: list[Ref[Rollouts]], grades: list[Ref[Grades]]) -> Weights:
         chosen = PretrainConfig(run="other", epochs=8, updates=4)
@@ -295,4 +297,4 @@ def test_an_iteration_without_completions_keeps_the_value_model(lab: Lab) -> Non
     finally:
         lab.rollouts, lab.grades = before
     assert len(lab.tables(valued.values)[0]) == 0
-    assert lab.facts(valued.critic.checkpoint) == {"steps": [], "unchanged": True}
+    assert lab.facts(valued.critic.checkpoint) == {"steps": [], "unchanged": True, "state_follows": False}
