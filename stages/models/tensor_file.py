@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from artifacts.errors import BadInputError
-from artifacts.local.input_files import LARGEST_WEIGHTS, open_regular, reason
+from artifacts.local.input_files import LARGEST_WEIGHTS, open_regular, read_regular, reason
 from stages.models.json_file import shown, strict_json
 
 ITEM_BYTES = {
@@ -179,5 +179,5 @@ def _end_of_data(path: Path, header: Mapping[str, dict[str, Any]]) -> int:
 def weight_bytes(folder: Path) -> int:
     """Returns the total size of a folder's safetensors files, or of those that it will have (see `SIZE_FILE`)."""
     if (expected := folder / SIZE_FILE).is_file():
-        return int(expected.read_text())
+        return int(read_regular(expected))
     return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
