@@ -162,13 +162,15 @@ def test_a_step_checkpoint_on_a_full_disk_is_no_lost_worker(folder: Path, small_
 
 
 def test_refused_memory_is_not_tried_again_and_says_what_to_change(folder: Path) -> None:
+    """The second job has much longer rows, so that what the first one left of its memory does not suffice."""
+    long = folder / "long.safetensors"
+    save_file(tree_batch(1, [1, 1], steps=2, prompt=(3000, 3001)), long)
     with WorkerGroup(ONE, folder / "refused") as group:
         group.run(job(folder, "refused"))
+        group.wait_until_written()
         refuse_above(0, workers(group)[0])
         with pytest.raises(DeerstalkerError, match=r"out of memory \(.*lower trainer\.micro_batch_tokens") as failure:
-            group.run(job(folder, "refused"))
-            assert group.write is not None
-            group.write.wait()  # the job may still have found room for all but its state
+            group.run(job(folder, "refused", batch_file=long))
     assert not isinstance(failure.value, TransientError)
 
 
