@@ -82,7 +82,8 @@ def nearly_full(folder: Path) -> bool:
 
 def folder_of(error: BaseException) -> Path | None:
     """Returns the folder of the file that an error of the operating system about a full disk names, if it names one."""
-    names = (link.filename for link in _chain(error) if isinstance(link, OSError) and link.errno in _ERRNOS)
+    links = (link for link in _chain(error) if isinstance(link, OSError) and link.errno in _ERRNOS)
+    names = (link.filename2 or link.filename for link in links)  # the second one is the target of a copy
     return next((Path(name).absolute().parent for name in names if isinstance(name, str)), None)
 
 

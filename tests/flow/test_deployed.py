@@ -180,8 +180,9 @@ def test_the_summary_shows_before_after_and_where_things_lie(
 def test_completions_show_rewards_and_statements(server: str, browser: Browser, shots: Path) -> None:
     page = open_newest(browser, server, "tiny-completions", "best: reward", "median: reward", "worst: reward")
     assert page.count("What the grader read:") == 3
-    assert page.count("Statements about the puzzle:") == 3
-    assert "contradicted" in page
+    counts = page.count("Statements about the puzzle:")
+    assert counts in (0, 3), "no count is shown if none of the three says anything: the model is barely trained"
+    assert ("contradicted" in page) == (counts == 3)
     browser.screenshot(shots / "completions.png")
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -43,13 +44,18 @@ def tensors(disk: Path) -> None:
     save_file({"weights": np.zeros(1 << 16, np.uint8)}, disk / "tensors")
 
 
+def copy(disk: Path) -> None:
+    """The error names both files, and first the one that is read."""
+    shutil.copyfile(sys.executable, disk / "copy")
+
+
 def silent_child(disk: Path) -> None:
     child = subprocess.run([sys.executable, "-c", MAPPED, str(disk / "mapped")], check=False, capture_output=True)
     assert child.returncode < 0 and not child.stderr
     raise TransientError("trainer", "the workers died", "", "last lines of log.txt:\n")
 
 
-@pytest.mark.parametrize("writer", [plain_file, database, tensors, silent_child])
+@pytest.mark.parametrize("writer", [plain_file, database, tensors, copy, silent_child])
 @pytest.mark.parametrize("left_bytes", [0, 12 << 10])
 def test_a_full_disk_is_named(
     small_disk: Path, tmp_path: Path, writer: Callable[[Path], None], left_bytes: int
