@@ -71,7 +71,7 @@ class LiveView:
         """Shows that a stage has published its artifact, or found it in the store (`reused`)."""
         self._stage = ""
         self._executed |= not reused
-        self.line(f"{name:<22} " + ("cached" if reused else f"{seconds:8.1f} s"))
+        self.line(f"{name:<24} " + ("cached" if reused else f"{seconds:8.1f} s"))
 
     def iteration_finished(self, n: int) -> None:
         """Shows the figures of iteration `n`, which has published all its artifacts."""
