@@ -28,7 +28,7 @@ from flows.orchestration.flow_runs import run_logger, this_flow_run
 from flows.orchestration.gpu_permit import GpuPermit, gpu_permit
 from flows.orchestration.server.dead_runs import crash_dead_tasks
 from flows.orchestration.shared_devices import say_who_computes_here
-from flows.plan.devices import refuse_large_cache, refuse_missing_devices
+from flows.plan.devices import refuse_on_this_machine
 from flows.plan.refusal import refuse_undivided, refuse_unfit
 from flows.plan.rows import SHORTEST, with_rows
 from flows.report.shown_run import ShownRun
@@ -36,8 +36,6 @@ from flows.report.terminal.live import current_view
 from flows.report.trackers import open_tracker
 from flows.session import LastStageDone, Role, Session, Stages, check_recipe, freeze_recipe, recipe_to_continue
 from stages.context import Profile, StageContext
-from stages.hardware.cuda import cuda_facts, free_gpu_bytes
-from stages.processes.memory import spare_bytes
 from stages.processes.scratch import Scratch
 
 BEFORE_ITERATIONS = ("warm_start", "distil", "sft", "pretrain", "rate")
@@ -90,10 +88,7 @@ def fitting_profile(name: str, overrides: Sequence[str] = (), *, trains: bool = 
             free memory for the KV cache.
     """
     profile = load_profile(name, overrides)
-    facts = cuda_facts()
-    refuse_missing_devices(profile.engine if samples else None, profile.trainer, facts, trains=trains)
-    if samples:
-        refuse_large_cache(profile.engine, facts.engine, spare_bytes(), free_gpu_bytes())
+    refuse_on_this_machine(profile.engine, profile.trainer, trains=trains, samples=samples)
     return profile
 
 

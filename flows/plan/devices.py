@@ -3,13 +3,33 @@
 from collections.abc import Sequence
 
 from artifacts.errors import BadInputError
-from stages.hardware.cuda import CudaFacts
+from stages.hardware.cuda import CudaFacts, cuda_facts, free_gpu_bytes
+from stages.processes.memory import spare_bytes as spare_bytes_now
 from stages.sampling.config import EngineHardware
 from stages.training.worker_group.hardware import TrainHardware
 
 GIB = 1 << 30
 _CUDA_BUILDS = "run `uv sync --no-group cpu --group cuda`"
 _CPU_BUILDS = "run `uv sync`"
+
+
+def refuse_on_this_machine(engine: EngineHardware, trainer: TrainHardware, *, trains: bool, samples: bool) -> None:
+    """Refuses a profile that this machine cannot run now.
+
+    Args:
+        engine: The engine's part of the profile.
+        trainer: The trainer's part of the profile.
+        trains: Whether the trainer is used.
+        samples: Whether the engine is used.
+
+    Raises:
+        BadInputError: The machine lacks the profile's GPUs, their driver, the builds for them, or free memory for the
+            KV cache.
+    """
+    facts = cuda_facts()
+    refuse_missing_devices(engine if samples else None, trainer, facts, trains=trains)
+    if samples:
+        refuse_large_cache(engine, facts.engine, spare_bytes_now(), free_gpu_bytes())
 
 
 def refuse_missing_devices(

@@ -160,13 +160,20 @@ def run_timeline(record: RunRecord, store: Store) -> Timeline | None:
 
     Iterations that several attempts made count only if there are no others; then the newest is returned.
     """
-    lines = [line for item in record.iterations if (line := iteration_timeline(record, item.number, store))]
+    published = _published(record)
+    lines = [line for item in record.iterations if (line := _timeline(record, item.number, store, published))]
     whole = sorted((line for line in lines if line.whole), key=lambda line: line.shares()["computes"])
     return whole[len(whole) // 2] if whole else lines[-1] if lines else None
 
 
 def iteration_timeline(record: RunRecord, number: int, store: Store) -> Timeline | None:
     """Returns the timeline of one iteration; None if it is not finished, or has no record of what it did."""
+    return _timeline(record, number, store, _published(record))
+
+
+def _timeline(
+    record: RunRecord, number: int, store: Store, published: Mapping[str, tuple[str, float]]
+) -> Timeline | None:
     records = {item.number: item for item in record.iterations}
     item = records.get(number)
     if number == 0 or item is None or not {"finetune", "promote"} <= item.manifests.keys():
@@ -182,7 +189,6 @@ def iteration_timeline(record: RunRecord, number: int, store: Store) -> Timeline
         previous = max(made.made_at.timestamp() for made in records[number - 1].manifests.values())
         if whole and began <= previous <= _begin(item.manifests["finetune"]):
             origin = previous
-    published = _published(record)
     near = [records[other] for other in (number - 1, number, number + 1) if other in records]
     bars = [bar for other in near for bar in _bars(other, published, origin, began if not whole else 0.0)]
     inside = [bar for bar in bars if bar.span[1] > 0 and bar.span[0] < end - origin]
@@ -244,12 +250,7 @@ def _bar(
     for activity, of in made.provenance["spans"].items():
         spans[activity] = [(max(start, first + shift), last + shift) for first, last in of if last + shift > start]
     inputs = [published[ref["key"]] for ref in made.inputs.values() if ref["key"] in published]
-    # A checkpoint names the state that was published beside it as an input, for lineage.
-    earlier = [
-        (name_, time - origin)
-        for name_, time in inputs
-        if time < made.made_at.timestamp() and name_ != f"{STATE} {number}"
-    ]
+    earlier = [(input_name, time - origin) for input_name, time in inputs if time < made.made_at.timestamp()]
     ready = max(earlier, key=lambda entry: entry[1], default=None)
     return Bar(name, number, (start, made.made_at.timestamp() - origin), spans, ready)
 

@@ -16,7 +16,6 @@ others their time, and the document says how it ended. The parts, in this order:
 import argparse
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.bars import Bar, add_json_option, tell
+from tests.support.gpu import lacks_gpu
 
 HERE = Path(__file__).parents[2]
 END_S = 20.0
@@ -120,8 +120,7 @@ def main() -> int:
     parser.add_argument("--trl-python", metavar="PATH", help="a Python that has TRL")
     add_json_option(parser)
     options = parser.parse_args()
-    if options.device == "cuda" and not shutil.which("nvidia-smi"):
-        print("no CUDA device here: no nvidia-smi; --device cpu runs the parts in their smallest form", file=sys.stderr)
+    if lacks_gpu(options.device, "runs the parts in their smallest form"):
         return 2
     parts, bars = dict[str, Any](), list[Bar]()
     for name, part in PARTS.items():

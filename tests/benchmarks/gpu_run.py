@@ -2,9 +2,9 @@
 
 Two iterations of a random model (1.3 billion weights; on a CPU a tiny one) with 1,024 long completions each. The
 second one is measured: tokens a second of `sample`, the share of its time in which the card is busy (`nvidia-smi`
-every 0.2 s), the parts of `finetune`, and the largest memory beside `deerstalker plan`. The start of the engine is the
-time from the command to the first stage that samples, less what that stage samples. With `--turns`, engine and trainer
-use the memory alternately.
+every 0.2 s), the parts of `finetune`, and the largest memory beside `deerstalker plan`. The time from the command to
+the end of the first evaluation tells of the start of the engine. With `--turns`, engine and trainer use the memory
+alternately.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from typing import Any
 
 from artifacts.layout import RunLayout
 from tests.support.bars import Bar, add_json_option, tell
+from tests.support.gpu import lacks_gpu
 
 TASK = Path(__file__).parents[1] / "support" / "noise_task.py"
 TOKENS_BAR, BUSY_BAR, MEMORY_BAR = 45_000.0, 0.6, 0.1
@@ -181,8 +182,7 @@ def main() -> int:
     parser.add_argument("--turns", action="store_true", help="with engine.takes_turns")
     add_json_option(parser)
     options = parser.parse_args()
-    if options.device == "cuda" and not shutil.which("nvidia-smi"):
-        print("no CUDA device here: no nvidia-smi; --device cpu runs the same code", file=sys.stderr)
+    if lacks_gpu(options.device, "runs the same code"):
         return 2
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory(prefix="bench-gpu-run-") as folder:

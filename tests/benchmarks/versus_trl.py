@@ -52,6 +52,7 @@ from stages.training.launch import Weights
 from tests.benchmarks.machine_speed import measured_machine
 from tests.support.bars import Bar, add_json_option, tell
 from tests.support.engine_work import Sampled, decode_work, prefill_work
+from tests.support.gpu import lacks_gpu
 
 PUZZLE = PuzzleConfig(suspects=(3, 3), weapons=(3, 3), rooms=(3, 3))
 """Prompts of about 420 tokens."""
@@ -338,8 +339,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.small:
         options.prompts, options.samples, options.tokens = 1, 2, 8
-    if options.device == "cuda" and not shutil.which("nvidia-smi"):
-        print("no CUDA device here: no nvidia-smi; --device cpu compares on the CPU", file=sys.stderr)
+    if lacks_gpu(options.device, "compares on the CPU"):
         return 2
     options.trl_vllm = options.device == "cuda" and not options.trl_generate
     options.trl_dtype = native_type(options.device).type

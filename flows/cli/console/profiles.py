@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 
 from flows.doctor.hardware import load_hardware
-from flows.plan.devices import refuse_large_cache, refuse_missing_devices
-from stages.hardware.cuda import cuda_facts, free_gpu_bytes
-from stages.processes.memory import spare_bytes
+from flows.plan.devices import refuse_on_this_machine
 
 
 def check_devices(profile: str, changes: Sequence[str] = (), *, trains: bool = False, samples: bool = True) -> None:
@@ -21,7 +19,4 @@ def check_devices(profile: str, changes: Sequence[str] = (), *, trains: bool = F
         BadInputError: There is no such profile, or it does not fit.
     """
     hardware = load_hardware(profile, changes)
-    facts = cuda_facts()
-    refuse_missing_devices(hardware.engine if samples else None, hardware.trainer, facts, trains=trains)
-    if samples:
-        refuse_large_cache(hardware.engine, facts.engine, spare_bytes(), free_gpu_bytes())
+    refuse_on_this_machine(hardware.engine, hardware.trainer, trains=trains, samples=samples)

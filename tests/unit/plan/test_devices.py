@@ -189,6 +189,7 @@ def test_a_deployment_refuses_it_on_the_machine_that_executes_it() -> None:
 
 def test_the_refusal_imports_no_slow_package() -> None:
     slow = "{'torch', 'vllm', 'prefect', 'polars'}"
-    program = f"import sys, flows.cli.console.profiles as p; p.cuda_facts(); print(sorted({slow} & set(sys.modules)))"
+    imports = "import sys, flows.cli.console.profiles, flows.plan.devices as p"
+    program = f"{imports}; p.cuda_facts(); print(sorted({slow} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
