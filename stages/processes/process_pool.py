@@ -200,9 +200,12 @@ def _start_fork_server() -> None:
 def _own_temporary_folder() -> None:
     """Makes this process the owner of multiprocessing's folder, so that a sweep removes it if the process is killed.
 
-    The folder, which is made at the first call, holds a socket.
+    The folder, which is made at the first call, holds a socket. A child process takes one of its own: it is told its
+    parent's, which would be without an owner as soon as the child ends.
     """
     with _folder_locks_guard:
+        if not _folder_locks and multiprocessing.parent_process() is not None:
+            multiprocessing.current_process()._config.pop("tempdir", None)  # pyright: ignore
         chosen, tempfile.tempdir = tempfile.tempdir, socket_parent()
         try:
             folder = Path(get_temp_dir())

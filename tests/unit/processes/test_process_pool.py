@@ -9,13 +9,17 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from multiprocessing.context import ForkServerProcess, SpawnProcess
 from multiprocessing.forkserver import _forkserver  # pyright: ignore
+from multiprocessing.process import BaseProcess
+from multiprocessing.util import get_temp_dir
 from pathlib import Path
 
 import pytest
 
 from artifacts.errors import DeerstalkerError, TransientError
 from stages.processes.process_pool import Pool
+from stages.processes.scratch import sweep
 
 ITEMS = list(range(-40, 0))
 
@@ -161,6 +165,28 @@ def test_a_pool_starts_below_a_long_temporary_folder(tmp_path: Path) -> None:
         command, env={**os.environ, "TMPDIR": str(folder)}, capture_output=True, text=True, check=False
     )
     assert (done.stdout.strip(), done.returncode) == (f"[1] {folder}", 0), done.stderr
+
+
+def _use_a_pool_and_die() -> None:
+    Pool(1).map(abs, [-1], chunksize=1)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("process", [SpawnProcess, ForkServerProcess])
+def test_the_end_of_a_child_that_had_a_pool_leaves_the_pool_of_its_parent_alone(
+    pool: Pool, process: type[BaseProcess]
+) -> None:
+    """The child is told the folder of its parent's sockets; it must not become the folder's owner, which then dies."""
+    assert pool.map(abs, [-1], chunksize=1) == [1]
+    child = process(target=_use_a_pool_and_die)
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    sweep()
+    assert Path(get_temp_dir()).is_dir()
+    new = Pool(1)
+    assert new.map(abs, [-1], chunksize=1) == [1]
+    new.close()
 
 
 def test_ctrl_c_is_blocked_while_the_interpreter_of_the_fork_server_starts(pool: Pool) -> None:
