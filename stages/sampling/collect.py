@@ -22,7 +22,7 @@ from stages.context import StageContext
 from stages.environments.tables import thinking_of, told_by_id
 from stages.environments.thoughts import THOUGHT_OPENED, ThinkingConfig
 from stages.models.json_file import read_json
-from stages.models.tokenizers.chat import ChatTokenizer
+from stages.models.tokenizers.chat import ChatTokenizer, chat_tokenizer
 from stages.sampling.client import GroupSamples, Prompt
 from stages.sampling.config import SamplingConfig
 from stages.sampling.turns import Tool
@@ -57,7 +57,7 @@ def collect(
             offers no tool, though completions may call one.
     """
     told = told_by_id(puzzles) if sampling.tool_calls else None
-    tokenizer = ChatTokenizer(ctx.local_folder(weights))
+    tokenizer = chat_tokenizer(ctx.local_folder(weights))
     texts = dict(zip(puzzles["puzzle_id"].to_list(), puzzles["prompt"].to_list(), strict=True))
 
     def prompt_of(puzzle_id: str) -> Prompt:
