@@ -18,7 +18,7 @@ def profile_text(layout: Layout, recipe: str, where: str, profile: Profile) -> s
     """
     chosen = layout.settings
     switch = {True: "true", False: "false"}
-    together = "# rendezvous and shared_dir must be set: see the RUNBOOK\n" if chosen.nodes > 1 else ""
+    together = "# rendezvous and shared_dir must be set: see docs/cluster.md\n" if chosen.nodes > 1 else ""
     return f"""# {recipe} on {where}, by `deerstalker plan`
 gpu_slot = "gpu"
 

@@ -2,7 +2,7 @@
 
 The terminal, the HTML report, Prefect's tables, trackers, `summary.json` and comparisons of recipes read it. To add a
 metric of an iteration, let a stage store the number in its facts and add a line to `METRICS`; a figure of an evaluation
-is a line in `flows.report.measures`. Figures of `summary.json` also need a row in `docs/json.md`.
+is a line in `flows.report.measures`. Figures of `summary.json` also need a row in `docs/reference/json.md`.
 
 Tracker names follow what users know from other trainers: TRL's names for training figures, verl's for stage times and
 throughput; held-out accuracy is under `eval/`, the measurement on the test split under `test/`.

@@ -36,7 +36,7 @@ def solve_command(record: RunRecord, store: Store) -> str:
 
 
 def summary(record: RunRecord, store: Store) -> dict[str, Any]:
-    """Returns the run as one JSON document (see `docs/json.md`)."""
+    """Returns the run as one JSON document (see `docs/reference/json.md`)."""
     return {
         "run": record.layout.run,
         "title": record.recipe["title"],

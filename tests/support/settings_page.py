@@ -1,4 +1,4 @@
-"""Writes `docs/settings.md` from the config models: `python -m tests.support.settings_page`.
+"""Writes `docs/reference/settings.md` from the config models: `python -m tests.support.settings_page`.
 
 The page lists every setting of recipes, profiles and files of models with its values, its default and its meaning. It
 is made from the JSON schemas of the config models.
@@ -15,7 +15,7 @@ from flows.config.recipes import Recipe
 from stages.context import Profile
 from stages.curriculum.overlay import SECTIONS
 
-PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
 
 _HEAD = """\
 # Settings

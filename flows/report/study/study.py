@@ -95,7 +95,7 @@ def frontier_line(models: Sequence[BenchmarkedModel]) -> Line | None:
 
 
 def figures(runs: Sequence[RunStudy], benchmark: BenchmarkModels | None) -> dict[str, Any]:
-    """Returns the fits and alarms as JSON (see `docs/json.md`)."""
+    """Returns the fits and alarms as JSON (see `docs/reference/json.md`)."""
     priced = _priced(benchmark)
     line = frontier_line(priced)
     on_frontier = {"models": _on_frontier(priced)}

@@ -209,7 +209,7 @@ class TrainHardware(Config):
         if host is not None and is_public(host) and not self.rendezvous_public:
             raise ValueError(
                 f"rendezvous {host} is a public address, and anybody who reaches the trainer's ports can disturb the "
-                "training: name an address of a private network, or firewall the ports as the RUNBOOK says and set "
+                "training: name an address of a private network, or firewall the ports as docs/cluster.md says and set "
                 "rendezvous_public = true"
             )
         return self

@@ -1,4 +1,4 @@
-"""`docs/json.md` names every field of every command's document: those that need neither engine nor server, here.
+"""`docs/reference/json.md` names every field of every document: those that need neither engine nor server, here.
 
 The other commands' documents are compared where tests run them: `tests/flow` and `test_down.py`.
 """
@@ -97,8 +97,8 @@ def test_every_command_that_reports_has_a_section() -> None:
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        ({"run": "made", "report": "file:///x", "new": 1}, "new is not in docs/json.md"),
-        ({"run": "made", "report": {"deep": [1]}}, r"report\.deep is not in docs/json.md"),
+        ({"run": "made", "report": "file:///x", "new": 1}, "new is not in docs/reference/json.md"),
+        ({"run": "made", "report": {"deep": [1]}}, r"report\.deep is not in docs/reference/json.md"),
         ({"run": "made"}, "lists what no document has: report"),
         ({"run": None, "report": "file:///x"}, "does not say when run is null"),
     ],

@@ -302,8 +302,8 @@ def test_recipes_ask_only_for_what_questions_from_a_file_can_do(
         validate(Recipe, {**RECIPE, **extra, section: {**extra.get(section, {}), **settings}}, "mine")
 
 
-def test_the_recipe_of_the_readme_is_complete(tmp_path: Path) -> None:
-    _, _, section = (Path(__file__).parents[3] / "README.md").read_text().partition("## Your own questions")
+def test_the_recipe_of_the_page_is_complete(tmp_path: Path) -> None:
+    _, _, section = (Path(__file__).parents[3] / "docs" / "tasks.md").read_text().partition("## Your own questions")
     (tmp_path / "mine.toml").write_text(section.partition("```toml\n")[2].partition("```")[0])
     recipe = load_recipe(str(tmp_path / "mine.toml"))
     assert isinstance(recipe.puzzles.puzzle, QuestionFileConfig)
