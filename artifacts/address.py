@@ -15,6 +15,7 @@ import polars as pl
 
 from artifacts.activity import doing, spans_since
 from artifacts.documents.self_checksum import shard_name
+from artifacts.documents.store_format import FORMAT_VERSION
 from artifacts.errors import IdentityMismatchError
 from artifacts.identity import Identity, differences
 from artifacts.local.input_files import LARGEST_TABLE
@@ -266,6 +267,7 @@ class Attempt(Generic[K]):
             IdentityMismatchError: Another attempt was published under another identity in the meantime.
         """
         manifest = Manifest(
+            format_version=FORMAT_VERSION,
             kind=self.address.kind.__name__,
             identity=StoredIdentity(**self.identity.as_json()),
             identity_digest=self.identity.digest,

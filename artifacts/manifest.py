@@ -1,18 +1,22 @@
 """The manifest: the file that makes an artifact exist. It is written last and lists all other files."""
 
 import hashlib
+import json
+from contextlib import suppress
 from datetime import datetime
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from pydantic import Field, ValidationError
 
 from artifacts.documents.document import Document
 from artifacts.documents.self_checksum import BLANK, check_seal, sealed
+from artifacts.documents.store_format import FORMAT_VERSION, FormatVersion, check_format
 from artifacts.errors import IntegrityError
 from artifacts.identity import sha256_json
 from artifacts.store.keys import is_key, shown
 
 MANIFEST_NAME = "manifest.json"
+_EXPECTED = f"a manifest of format_version {FORMAT_VERSION}"
 _REMAKE = "delete the artifact's folder and run again to make the artifact again"
 
 
@@ -53,7 +57,7 @@ class Manifest(Document):
     """The record of one artifact: files, identity, inputs, facts and provenance.
 
     Attributes:
-        format: Version of this format.
+        format_version: Version of the store's format.
         kind: Name of the artifact's kind (see `artifacts.refs`).
         identity: Stage, revision, config and input digests that made it.
         identity_digest: SHA-256 of `identity`.
@@ -69,7 +73,7 @@ class Manifest(Document):
         checksum: SHA-256 of the manifest's own bytes with this field blank (see `artifacts.documents.self_checksum`).
     """
 
-    format: Literal[1] = 1
+    format_version: FormatVersion
     kind: str
     identity: StoredIdentity
     identity_digest: str
@@ -101,20 +105,26 @@ class Manifest(Document):
 
         Raises:
             IntegrityError: The file is not a manifest, or its digests do not follow from its content.
+            OtherFormatError: It is an intact manifest of another version of the format.
         """
         try:
             manifest = cls.model_validate_json(data)
         except ValidationError as error:
+            with suppress(
+                IntegrityError, ValueError, RecursionError
+            ):  # of a damaged one, the version may be damaged too
+                check_seal(data, where)
+                check_format(json.loads(data), where)
             first = error.errors()[0]
             reason = f"not a manifest ({'.'.join(map(str, first['loc']))}: {first['msg']})" if data.strip() else "empty"
-            raise IntegrityError(where, shown(reason), "a manifest of format 1", _REMAKE) from error
+            raise IntegrityError(where, shown(reason), _EXPECTED, _REMAKE) from error
         try:
             digests = (
                 ("digest", manifest.digest, content_digest(manifest.files)),
                 ("identity_digest", manifest.identity_digest, sha256_json(manifest.identity.model_dump())),
             )
         except (ValueError, RecursionError) as error:  # a NaN, a number of 5,000 digits, a thousand levels
-            raise IntegrityError(where, f"impossible settings ({error})", "a manifest of format 1", _REMAKE) from error
+            raise IntegrityError(where, f"impossible settings ({error})", _EXPECTED, _REMAKE) from error
         for name, stated, actual in digests:
             if stated != actual:
                 raise IntegrityError(

@@ -1,7 +1,7 @@
 """The stage that trains on the solver's answers, so that the model knows their format and GRPO has a signal."""
 
 import random
-from typing import Annotated, Literal
+from typing import Literal
 
 import polars as pl
 from pydantic import Field
@@ -9,7 +9,7 @@ from pydantic import Field
 from artifacts.address import ArtifactAddress
 from artifacts.config import Config
 from artifacts.errors import BadInputError
-from artifacts.identity import Added, Identity, settings_of
+from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.schemas import PUZZLES
@@ -35,7 +35,7 @@ class WarmStartConfig(Config):
         description="Texts to train on: only the answers; the derivation step by step and then the answers; or a call "
         "of the environment's solver with all clues, its answer, which is not in the loss, and then the answers.",
     )
-    style: Annotated[Style, Added(before="plain")] = Field(
+    style: Style = Field(
         default="plain",
         description="How derivations are written: premises by number after each statement, by number before it, or in "
         "the words of the clues before it.",
@@ -45,7 +45,7 @@ class WarmStartConfig(Config):
         default=4, ge=1, le=1_000_000, description="Number of puzzles in an optimizer step, one text each."
     )
     epochs: int = Field(default=1, ge=1, le=1_000_000, description="Passes over the same puzzles.")
-    epoch_order: Annotated[EpochOrder, Added(before="same")] = Field(
+    epoch_order: EpochOrder = Field(
         default="shuffled", description="Mini-batches of the passes after the first: drawn again, or the same."
     )
     learning_rate: float = Field(default=1e-4, gt=0, le=10.0, description="Highest learning rate.")
@@ -83,7 +83,7 @@ def warm_start(
         TransientError: The trainer died or hung.
     """
     inputs = {"weights": weights, "puzzles": puzzles}
-    settings = settings_of(config)
+    settings = config.model_dump(mode="json")
     # Settings without effect do not enter the identity.
     if config.epochs == 1:
         settings.pop("epoch_order", None)

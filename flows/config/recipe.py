@@ -1,12 +1,11 @@
 """The recipe of a run as one typed config."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from artifacts.config import Config
-from artifacts.identity import Added
 from flows.config.distillation import DistillationConfig
 from stages.curriculum.levels import RUN
 from stages.curriculum.overlay import SECTIONS, with_base_sections
@@ -94,7 +93,7 @@ class Recipe(Config):
     title: str = Field(description="Purpose of the recipe, in one line.")
     iterations: int = Field(ge=0, le=1_000_000, description="GRPO iterations after the warm start.")
     seed: int = Field(default=0, ge=0, description="Seed of every section without a seed of its own.")
-    iterate_ahead: Annotated[int, Added(before=0)] = Field(
+    iterate_ahead: int = Field(
         default=0,
         ge=0,
         le=1,
@@ -105,15 +104,15 @@ class Recipe(Config):
     model: ModelConfig
     puzzles: PrepareConfig = Field(default_factory=PrepareConfig)
     warm_start: WarmStartConfig | None = None
-    distil: Annotated[DistillationConfig | None, Added(before=None)] = Field(
+    distil: DistillationConfig | None = Field(
         default=None, description="Supervised fine-tuning on the texts of a teacher, after the warm start; null: none."
     )
     sample: SampleConfig = Field(default_factory=SampleConfig)
     grade: GradeConfig = Field(default_factory=GradeConfig)
-    value: Annotated[ValueConfig | None, Added(before=None)] = Field(
+    value: ValueConfig | None = Field(
         default=None, description="A value model, which gives each token its advantage; null: none."
     )
-    teach: Annotated[TeachConfig | None, Added(before=None)] = Field(
+    teach: TeachConfig | None = Field(
         default=None, description="On-policy distillation: a teacher judges the tokens of the rollouts; null: none."
     )
     pack: PackConfig = Field(default_factory=PackConfig)
@@ -125,13 +124,13 @@ class Recipe(Config):
         "the last.",
     )
     promote: PromoteConfig = Field(default_factory=PromoteConfig)
-    alarm: Annotated[RewardAlarm | None, Added(before=None)] = Field(
+    alarm: RewardAlarm | None = Field(
         default=RewardAlarm(),
         description="Rule by which the run warns that reward rises while held-out accuracy falls; null disables it.",
     )
 
-    rate: Annotated[PassRateConfig | None, Added(before=None)] = None
-    stages: Annotated[list[StageConfig], Added(before=[])] = Field(
+    rate: PassRateConfig | None = None
+    stages: list[StageConfig] = Field(
         default=[],
         max_length=50,
         description="Stages of the run, one after the other. Each is the recipe with other settings of "

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from artifacts.address import ArtifactAddress
 from artifacts.errors import NEW_RUN
-from artifacts.identity import Identity, settings_of
+from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref, Texts
 from artifacts.schemas import TEXTS, TEXTS_FILE
@@ -78,7 +78,7 @@ def sft(
         TransientError: The trainer died or hung.
     """
     inputs = {"weights": weights, "texts": texts}
-    settings = settings_of(config)
+    settings = config.model_dump(mode="json")
     if config.epochs == 1:
         settings.pop("epoch_order", None)  # without effect
     target = Target(Identity.of("sft", REVISION, settings, **inputs), out, None, inputs)

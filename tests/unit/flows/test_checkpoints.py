@@ -98,7 +98,7 @@ def test_a_run_keeps_the_checkpoint_that_its_name_meant_when_it_began(made: tupl
     begun = with_fixed_names(named, store, None)
     assert begun == StoredModel(name=promoted.key)
     assert with_fixed_names(named, store, {"source": "checkpoint", "name": first}) == StoredModel(name=first)
-    for other in ("made", "runs/other/iterations/0001/checkpoint"):  # frozen by an older release, or of another recipe
+    for other in ("made", "runs/other/iterations/0001/checkpoint"):  # frozen by hand, or of another recipe
         assert with_fixed_names(named, store, {"source": "checkpoint", "name": other}) == named
     for name in ("made@1", first):
         assert with_fixed_names(StoredModel(name=name), store, None).name == name

@@ -26,7 +26,7 @@ from stages.environments.tables import to_table
 from stages.models.from_scratch import ScratchModel
 from stages.models.source import materialise
 from stages.models.tokenizers.chat import ChatTokenizer
-from stages.optional.distil import REVISION, distil
+from stages.optional.distil import distil
 from stages.optional.sft import SftConfig, learning_rate_of, sft, text_groups
 from stages.texts.selection import DistilConfig, Room, TeacherText, select
 
@@ -182,20 +182,6 @@ def test_texts_stand_in_lineage_and_are_found_again(ctx: StageContext, puzzles: 
     }  # fmt: skip
     with pytest.raises(IdentityMismatchError, match="row_tokens: 10000 -> 9999"):
         selected(ctx, DistilConfig(), rollouts, own, model, row_tokens=9999)
-
-
-def test_texts_that_an_earlier_version_selected_are_found(ctx: StageContext, puzzles: list[Puzzle]) -> None:
-    """It knew no student and no rows, and `recipe_to_continue` gives its recipes `refuse`."""
-    own, model = a_set(ctx, puzzles), a_model(ctx, puzzles)
-    rollouts = rollouts_of(ctx, [(puzzles[0], [(write_answer(puzzles[0]), "stop")])], model)
-    settings = {
-        "keep": "exact", "grader": "strict", "well_formed": False, "max_tokens": None, "deduplicate": True,
-        "per_puzzle": None, "corruption": None, "seed": 0,
-    }  # fmt: skip
-    identity = Identity.of("distil", REVISION, settings, teacher=rollouts, puzzles=own)
-    earlier = ArtifactAddress(ctx.store, "texts", Texts).attempt(identity).publish()
-    texts = selected(ctx, DistilConfig(untrainable="refuse"), rollouts, own, model)
-    assert (texts, texts.reused) == (earlier, True)
 
 
 def test_only_texts_that_the_student_can_learn_are_kept(ctx: StageContext, puzzles: list[Puzzle]) -> None:
