@@ -21,6 +21,7 @@ from stages.grpo.packing import PackConfig
 from stages.models.source import ModelConfig
 from stages.optional.advance import StageEnd
 from stages.optional.rate import PassRateConfig
+from stages.optional.sft import WarmStartConfig
 from stages.optional.teach import POLICY, TeachConfig
 from stages.prepare import PrepareConfig
 from stages.promotion.gate import PromoteConfig
@@ -30,7 +31,6 @@ from stages.sampling.config import SamplingConfig
 from stages.sampling.limits import longest, with_followed_limits
 from stages.strategies.config import BestOf
 from stages.training.critic import ValueConfig
-from stages.warm_start import WarmStartConfig
 
 
 class StageConfig(StageEnd):
@@ -243,10 +243,10 @@ class Recipe(Config):
             )
         self._check_abilities()
         self._check_value_model()
-        warm_start_puzzles = self.warm_start.steps * self.warm_start.puzzles_per_step if self.warm_start else 0
+        warm_start_puzzles = self.warm_start.puzzles if self.warm_start else 0
         taught_puzzles = self.distil.puzzles_per_round if self.distil else 0
         for value, name, bound, bound_name in (
-            (warm_start_puzzles, "warm_start.steps x warm_start.puzzles_per_step", self.puzzles.train, "puzzles.train"),
+            (warm_start_puzzles, "warm_start.steps x warm_start.texts_per_step", self.puzzles.train, "puzzles.train"),
             (self.sample.puzzles_per_iteration, "sample.puzzles_per_iteration", self.puzzles.train, "puzzles.train"),
             (self.sample.stride, "the stride of sample.resample", self.puzzles.train, "puzzles.train"),
             (self.evaluate.puzzles, "evaluate.puzzles", self.puzzles.val, "puzzles.val"),

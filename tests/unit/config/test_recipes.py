@@ -14,7 +14,7 @@ from artifacts.documents.checksums import read_sums
 from artifacts.documents.run_files import read_recipe
 from artifacts.errors import BadInputError, IdentityMismatchError
 from artifacts.identity import Identity
-from artifacts.layout import RunLayout
+from artifacts.layout import WARM_START, RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Report
 from artifacts.store.store import Store
@@ -211,7 +211,7 @@ def test_a_checkpoint_of_a_run_is_measured_with_the_limits_of_its_training(made:
         ("iterations.first=1", "iterations is a value"),
         (
             "warm_start.steps=1000",
-            r"warm_start\.steps x .*puzzles_per_step is 16000, more than puzzles\.train \(6000\)",
+            r"warm_start\.steps x .*texts_per_step is 16000, more than puzzles\.train \(6000\)",
         ),
         ("puzzles.file=val.json", r"puzzles\.file fills the test split only.*evaluate --puzzles FILE"),
         ("puzzles.puzzle=5", r"puzzles.puzzle.temporal_clue: .*\(found 5\)"),
@@ -371,7 +371,7 @@ def test_a_run_goes_on_from_the_checkpoint_that_it_began_with(tmp_path: Path) ->
 def test_a_start_that_asks_to_redo_stages_takes_the_name_at_once(request_of_mine: Callable[..., RunRequest]) -> None:
     """Its request is stored, and must not stand beside another recipe than its own."""
     with opened(request_of_mine()) as first:
-        redo = request_of_mine("seed=5").model_copy(update={"refresh": ["warm_start"]})
+        redo = request_of_mine("seed=5").model_copy(update={"refresh": ["sft"]})
         with opened(redo) as second:
             second.at(0, "report", Report).attempt(Identity.of("evaluate", 1, {})).write_bytes("x", b"")
         attempt = first.at(0, "report", Report).attempt(Identity.of("evaluate", 2, {}))
@@ -386,7 +386,7 @@ def test_of_two_recipes_under_one_name_the_one_that_stores_first_keeps_it(
     identity = Identity.of("evaluate", 1, {})
     with opened(request_of_mine()) as first, opened(request_of_mine("seed=5")) as second:
         store, layout = first.ctx.store, first.layout
-        with first.address(layout.warm_start("checkpoint"), Checkpoint).attempt(identity).folder(tmp_path):
+        with first.address(layout.sft(WARM_START, "checkpoint"), Checkpoint).attempt(identity).folder(tmp_path):
             late = second.at(0, "report", Report).attempt(identity)
             with pytest.raises(IdentityMismatchError, match="seed: 0 -> 5"):
                 late.write_bytes("x", b"")

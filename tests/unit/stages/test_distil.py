@@ -254,11 +254,11 @@ def test_a_corruption_that_makes_a_text_too_long_is_counted(ctx: StageContext, p
 def test_nothing_left_is_said_in_one_line(ctx: StageContext, puzzles: list[Puzzle]) -> None:
     own, model = a_set(ctx, puzzles), a_model(ctx, puzzles)
     given = [(puzzles[0], [("A. nobody", "stop"), ("A.", "length"), ("  ", "stop")])]
-    key = "runs/r/distillation/0001/texts"
+    key = "runs/r/sft/0001/texts"
     with pytest.raises(BadInputError) as error:
         selected(ctx, DistilConfig(), rollouts_of(ctx, given, model), own, model, key=key)
     said = (
-        "distil runs/r/distillation/0001/texts: none of {} texts is left: {}; expected at "
+        "distil runs/r/sft/0001/texts: none of {} texts is left: {}; expected at "
         "least one text; the recipe of a run that has begun is fixed: start a run of another name, with another "
         "teacher or more samples{}"
     )

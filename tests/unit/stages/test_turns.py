@@ -29,10 +29,10 @@ from stages.grade import GradeConfig, grade
 from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.models.tokenizers.phrase_tokenizer import build_tokenizer
+from stages.optional.sft import WarmStartConfig, taught_groups
 from stages.pack import pack
 from stages.sample import SampleConfig
 from stages.sampling.config import EarlyStopConfig, EngineHardware, SamplingConfig
-from stages.warm_start import WarmStartConfig, taught_groups
 from tests.support.speaker import Place, served
 from tests.support.transcripts import TranscriptSpeaker, transcript_model, two_calls
 

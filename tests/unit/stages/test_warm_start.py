@@ -1,5 +1,5 @@
 """What the warm start teaches is whole: a text that a row would cut is refused, and the field to change is named.
-Which warm start is found again, and the order of its passes."""
+Also the order of its passes."""
 
 import ast
 import json
@@ -15,7 +15,7 @@ from stages.environments.tables import to_table
 from stages.models.from_scratch import ScratchModel
 from stages.models.source import materialise
 from stages.models.tokenizers.chat import ChatTokenizer
-from stages.warm_start import WarmStartConfig, job_settings_of, taught_groups
+from stages.optional.sft import WarmStartConfig, job_settings_of, taught_groups
 from tests.support.taught import taught_texts
 
 SMALL = ScratchModel(hidden=32, layers=1, heads=1, kv_heads=1, head_dim=32, intermediate=32)
@@ -77,6 +77,6 @@ def test_a_tokenizer_that_does_not_write_a_text_back_is_refused(
 
 
 def test_the_seed_decides_the_order_of_later_passes() -> None:
-    schedule = job_settings_of(WarmStartConfig(epochs=3, seed=7))
+    schedule = job_settings_of(WarmStartConfig(epochs=3, seed=7), 64)
     assert (schedule.epochs, schedule.epoch_order, schedule.epoch_seed) == (3, "shuffled", 7)
-    assert job_settings_of(WarmStartConfig(epochs=3, epoch_order="same")).epoch_order == "same"
+    assert job_settings_of(WarmStartConfig(epochs=3, epoch_order="same"), 64).epoch_order == "same"
