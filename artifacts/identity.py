@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from artifacts.refs import Ref
 
@@ -30,9 +30,8 @@ def sha256_json(value: object) -> str:
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
-@dataclass(frozen=True)
-class Identity:
-    """The identity of one stage execution. Hardware and addresses are not part of it.
+class Identity(BaseModel):
+    """The identity of one stage execution, as manifests store it. Hardware and addresses are not part of it.
 
     Attributes:
         stage: Name of the stage.
@@ -40,6 +39,8 @@ class Identity:
         config: The stage's resolved config as plain JSON.
         inputs: Content digest of each input artifact, by role.
     """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     stage: str
     revision: int
@@ -52,16 +53,13 @@ class Identity:
     ) -> "Identity":
         """Returns the identity of a stage execution with a config and input refs; inputs that are None do not count."""
         plain = config.model_dump(mode="json") if isinstance(config, BaseModel) else dict(config)
-        return cls(stage, revision, plain, {role: ref.digest for role, ref in inputs.items() if ref is not None})
+        digests = {role: ref.digest for role, ref in inputs.items() if ref is not None}
+        return cls(stage=stage, revision=revision, config=plain, inputs=digests)
 
     @cached_property
     def digest(self) -> str:
         """The SHA-256 (hex) of the identity."""
-        return sha256_json(self.as_json())
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns the identity as manifests store it."""
-        return {"stage": self.stage, "revision": self.revision, "config": self.config, "inputs": self.inputs}
+        return sha256_json(self.model_dump())
 
 
 @dataclass(frozen=True)

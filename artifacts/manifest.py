@@ -12,7 +12,7 @@ from artifacts.documents.document import Document
 from artifacts.documents.self_checksum import BLANK, check_seal, sealed
 from artifacts.documents.store_format import FORMAT_VERSION, FormatVersion, check_format
 from artifacts.errors import IntegrityError
-from artifacts.identity import sha256_json
+from artifacts.identity import Identity, sha256_json
 from artifacts.store.keys import is_key, shown
 
 MANIFEST_NAME = "manifest.json"
@@ -30,15 +30,6 @@ class StoredFile(Document):
     def of(cls, data: bytes) -> Self:
         """Returns the checksum and size of a file's content."""
         return cls(sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
-
-
-class StoredIdentity(Document):
-    """The identity under which an artifact was published (see `artifacts.identity.Identity`)."""
-
-    stage: str
-    revision: int
-    config: dict[str, Any]
-    inputs: dict[str, str]
 
 
 class Pruned(Document):
@@ -75,7 +66,7 @@ class Manifest(Document):
 
     format_version: FormatVersion
     kind: str
-    identity: StoredIdentity
+    identity: Identity
     identity_digest: str
     attempt: str
     digest: str
@@ -121,7 +112,7 @@ class Manifest(Document):
         try:
             digests = (
                 ("digest", manifest.digest, content_digest(manifest.files)),
-                ("identity_digest", manifest.identity_digest, sha256_json(manifest.identity.model_dump())),
+                ("identity_digest", manifest.identity_digest, manifest.identity.digest),
             )
         except (ValueError, RecursionError) as error:  # a NaN, a number of 5,000 digits, a thousand levels
             raise IntegrityError(where, f"impossible settings ({error})", _EXPECTED, _REMAKE) from error

@@ -34,7 +34,9 @@ from stages.prepare import PrepareConfig, identity_of, prepare
 from stages.promote import promote
 from stages.statistics.totals import totals
 from stages.strategies.figures import sample_figures
+from tests.support import memory_store
 
+memory_store.register()
 REDUCED = {"connectives": False, "fixed_cast": True, "fixed_rooms": True, "questions": "placements"}
 WRONG = "Nobody <b>& co</b>"
 NOT_MADE = {

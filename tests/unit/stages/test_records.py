@@ -58,7 +58,7 @@ def test_a_decision_is_written_as_it_was_read(absent: list[str]) -> None:
 )
 def test_a_document_that_is_no_decision_is_refused(tmp_path: Path, content: Any, problem: str) -> None:
     store = Store.open(str(tmp_path))
-    attempt = ArtifactAddress(store, "decision", Decision).attempt(Identity("promote", 3, {}, {}))
+    attempt = ArtifactAddress(store, "decision", Decision).attempt(Identity.of("promote", 3, {}))
     attempt.write_json("decision.json", content)
     with pytest.raises(IntegrityError, match=rf"decision/decision\.json: {problem}: "):
         read_decision(attempt.publish({}), store)
