@@ -38,7 +38,7 @@ from flows.session import LastStageDone, Role, Session, Stages, check_recipe, fr
 from stages.context import Profile, StageContext
 from stages.processes.scratch import Scratch
 
-BEFORE_ITERATIONS = ("warm_start", "distil", "sft", "pretrain", "rate")
+BEFORE_ITERATIONS = ("sft", "distil", "pretrain", "rate")
 IN_ITERATIONS = ("sample", "grade", "teach", "value", "pack", "finetune", "evaluate", "promote")
 REDOABLE = BEFORE_ITERATIONS + IN_ITERATIONS
 REFRESH = (

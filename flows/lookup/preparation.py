@@ -39,12 +39,9 @@ def newest_rates(record: RunRecord) -> dict[str, dict[str, Any]]:
 def rates_in(facts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Returns figures of pass rates by model, from the facts of the stage `rate`.
 
-    `stages.curriculum.levels.rate_figures` describes them. `accuracy` and `exact` are None if the facts are those of an
-    older version, which has none of them.
+    `stages.curriculum.levels.rate_figures` describes them.
     """
-    if "rates" in facts:
-        return facts["rates"]
-    return {name: {"puzzles": facts["puzzles"], "accuracy": None, "exact": None} for name in facts["models"]}
+    return facts["rates"]
 
 
 def rate_line(figures: Mapping[str, Any]) -> str:

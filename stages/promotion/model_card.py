@@ -20,7 +20,7 @@ _OF_ITERATIONS = ("Rollouts", "Grades", "Batch", "TrainingState")
 
 def model_card(decision: PromotionDecision, store: Store) -> str:
     """Returns Hugging Face's README.md for the checkpoint that stands after a decision."""
-    stands, first = decision.standing, decision.first or decision.standing
+    stands, first = decision.standing, decision.first
     checkpoint = Artifact.at(store, stands.checkpoint.key).manifest
     report, start = (
         ReportFigures.of(Artifact.at(store, measured.report.key).manifest.facts, measured.report.key)

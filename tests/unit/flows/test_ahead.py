@@ -83,7 +83,7 @@ class Trained:
         )
         decision = PromotionDecision(
             promoted=n not in BACK_TO, rolled_back=n in BACK_TO, reason="", degraded=0,
-            standing=best, best=best, candidate=newest,
+            standing=best, best=best, first=best, candidate=newest, candidates=n + 1,
         )  # fmt: skip
         return publish(self.store, n, "decision", Decision, decision.as_json())
 

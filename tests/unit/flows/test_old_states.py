@@ -42,7 +42,8 @@ def run(store: Store, best: dict[int, int], standing: dict[int, int], *, carry_s
             publish(store, n, "critic_state", TrainingState, [n])
         decision = PromotionDecision(
             promoted=True, rolled_back=False, reason="", degraded=0,
-            standing=measured(standing[n]), best=measured(best_then), candidate=measured(n),
+            standing=measured(standing[n]), best=measured(best_then), first=measured(0), candidate=measured(n),
+            candidates=n + 1,
         )  # fmt: skip
         publish(store, n, "decision", Decision, decision.as_json())
 

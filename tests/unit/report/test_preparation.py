@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -158,16 +157,6 @@ def test_the_document_has_them_as_the_page_says(prepared: tuple[Store, RunRecord
     expected = {"run": "<b>other", "first": 3, "last": 6, "steps": 2, "explained_variance": 0.25}
     assert document["pretraining"] == expected
     check_documented("show", document, unmet=NOT_MADE | {"damaged", "stages", "suites"})
-
-
-def test_rates_of_an_older_version_have_their_number_only(tmp_path: Path) -> None:
-    store = Store.open(str(tmp_path / "store"))
-    layout = make_run(store, iterations=1)
-    publish_levels(store, layout, {})
-    record = read_run(store, layout.run)
-    assert "rated:    start: 4 puzzles\n" in shown(record, store)
-    assert "Pass rates of `start`: 4 puzzles." in summary_page(record, store)
-    assert summary(record, store)["rates"] == {"start": {"puzzles": 4, "accuracy": None, "exact": None}}
 
 
 def test_the_seconds_of_fold_are_in_the_tables_the_plot_and_the_trackers(prepared: tuple[Store, RunRecord]) -> None:
