@@ -16,10 +16,11 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from artifacts.errors import BadInputError, DeerstalkerError, IdentityMismatchError
+from artifacts.errors import DeerstalkerError, IdentityMismatchError
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Decision, Puzzles, Ref, Rollouts
-from flows.session import Role, Session
+from flows.checks.overlap import Role
+from flows.session import Session
 from stages.promote import weights_after
 from stages.sample import sample
 from stages.training.launch import Weights
@@ -30,34 +31,6 @@ if TYPE_CHECKING:
     Step = Callable[[Session, Ref[Puzzles], Position, int], Position]
 
 _POLL_S = 0.5
-
-
-def check_overlap(run: Session, role: Role = "both") -> None:
-    """Checks that the recipe allows the role, and that sampling and training can overlap under the profile.
-
-    Raises:
-        BadInputError: A role other than `both` needs `iterate_ahead = 1`, a sampler cannot redo stages, or a setting of
-            the profile prevents the overlap.
-    """
-    profile = run.ctx.profile
-    if not run.recipe.iterate_ahead:
-        if role != "both":
-            raise BadInputError("role", role, "both, because the recipe has iterate_ahead = 0", "set iterate_ahead=1")
-        return
-    if role == "sampler" and run.refresh.unfinished:
-        raise BadInputError("refresh", "a request to redo stages", "none for role sampler", "ask it of the trainer")
-    if role != "both":
-        return
-    if profile.engine.takes_turns:
-        raise BadInputError(
-            "engine.takes_turns", "true, but iterate_ahead = 1 samples and trains at the same time", "false",
-            "set it, or set iterate_ahead=0 in the recipe",
-        )  # fmt: skip
-    if profile.gpu_slot is not None and profile.gpu_slot_spans == "stage":
-        raise BadInputError(
-            "gpu_slot_spans", "'stage', but with iterate_ahead = 1 a stage samples while others end", "'run'",
-            "set it, or set iterate_ahead=0 in the recipe",
-        )  # fmt: skip
 
 
 def overlapped_iteration(

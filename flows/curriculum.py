@@ -6,25 +6,20 @@ Without a curriculum in the recipe, a run only calls `flows.iteration`.
 from dataclasses import dataclass, replace
 from typing import Any
 
-import polars as pl
-
-from artifacts.errors import NEW_RUN
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Grades, Levels, Puzzles, Ref, Report, Rollouts, Transition
 from artifacts.schemas import LEVELS, LEVELS_FILE, PUZZLES
 from flows import iteration as main_path
-from flows.config.recipe import Recipe
+from flows.checks.columns import check_columns, check_filters, reads_columns
 from flows.inputs.models import fetched_source
 from flows.inputs.prompts import refuse_overlong
 from flows.iteration import Position
 from flows.lookup.preparation import rate_line, rates_in
 from flows.session import Session
-from stages.curriculum.levels import column_values, rated_name
 from stages.curriculum.progress import read_progress
 from stages.optional.advance import AdvanceConfig, advance
 from stages.optional.fold import fold
 from stages.optional.rate import rate
-from stages.sample import WIDER, SampleConfig, eligible_puzzles
 
 
 @dataclass(frozen=True)
@@ -50,10 +45,9 @@ def first_position(run: Session, puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles], P
         BadInputError: The puzzles lack a column of the curriculum, or a filter takes too few of them.
     """
     recipe = run.recipe
-    reads_columns = any(sample.columns for _, sample in _selections(recipe))
-    train = Artifact.open(run.ctx.store, puzzles).read_table("train.parquet", PUZZLES) if reads_columns else None
-    if train is not None:
-        _check_columns(recipe, train)
+    reads = reads_columns(recipe)
+    if reads:
+        check_columns(recipe, Artifact.open(run.ctx.store, puzzles).read_table("train.parquet", PUZZLES))
     puzzles, position = main_path.first_position(run, puzzles)
     if recipe.rate is not None:
         start = position.weights.checkpoint
@@ -68,9 +62,10 @@ def first_position(run: Session, puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles], P
         for name, figures in rates_in(Artifact.open(run.ctx.store, levels).manifest.facts).items():
             run.live.line(f"pass rates of {name}: {rate_line(figures)}")
         position = replace(position, levels=levels)
-    if train is not None:
+    if reads:
         train = Artifact.open(run.ctx.store, puzzles).read_table("train.parquet", PUZZLES)
-        _check_filters(recipe, train, position.levels, run)
+        measured = position.levels and Artifact.open(run.ctx.store, position.levels).read_table(LEVELS_FILE, LEVELS)
+        check_filters(recipe, train, measured)
     return puzzles, position
 
 
@@ -123,29 +118,3 @@ def _levels_after(run: Session, start: Position, n: int) -> Ref[Levels] | None:
 
 def _published(run: Session, n: int, part: str, kind: type[Any]) -> Ref[Any]:
     return Artifact.at(run.ctx.store, run.layout.iteration(n, part), kind).ref
-
-
-def _selections(recipe: Recipe) -> list[tuple[str, SampleConfig]]:
-    """Returns the configs by which a run chooses train puzzles, with the names of their sections."""
-    selections = [("sample", part.sample) for part in recipe.parts]
-    if recipe.distil is not None and recipe.distil.samples:
-        selections.append(("distil.sample", recipe.distil.sample))
-    return selections
-
-
-def _check_columns(recipe: Recipe, train: pl.DataFrame) -> None:
-    """Checks columns and filters that need no pass rates; called before a model is fetched."""
-    for section, sample in _selections(recipe):
-        for column in sample.columns:
-            if rated_name(column) is None:
-                column_values(train, None, column)
-        if sample.where and not sample.rated_names:
-            eligible_puzzles(train, None, sample, section=section, remedy=f"set {WIDER}")
-
-
-def _check_filters(recipe: Recipe, train: pl.DataFrame, levels: Ref[Levels] | None, run: Session) -> None:
-    """Checks before iteration 1 that each filter that reads pass rates leaves puzzles by the first of them."""
-    table = None if levels is None else Artifact.open(run.ctx.store, levels).read_table(LEVELS_FILE, LEVELS)
-    for part in recipe.parts:
-        if part.sample.rated_names:
-            eligible_puzzles(train, table, part.sample, remedy=f"{NEW_RUN}, with {WIDER}")

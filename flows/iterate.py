@@ -13,12 +13,12 @@ from artifacts.layout import RunLayout
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.store.store import Store
 from flows import ahead
+from flows.checks.fitting import refuse_undivided
 from flows.curriculum import first_position, staged_iteration
 from flows.inputs.puzzle_sets import publish_set
 from flows.lookup.history import read_run
-from flows.lookup.stages import STAGES
+from flows.lookup.stages import PARTS
 from flows.opening import REFRESH, StageName, fitting_profile, opened_run, requested_at
-from flows.plan.refusal import refuse_undivided
 
 
 class IterateRequest(Config):
@@ -58,7 +58,6 @@ def iterate(request: IterateRequest) -> str:
     profile = fitting_profile(request.profile, request.profile_overrides, trains=True)
     refuse_undivided(recipe, profile.trainer, profile.engine)
     with opened_run(store, record.layout, recipe, profile, request.refresh) as run:
-        ahead.check_overlap(run)
         puzzles, position = first_position(run, publish_set(run, recipe.puzzles))
         for n in range(1, last + 1):
             position = ahead.overlapped_iteration(staged_iteration, run, puzzles, position, n, last)
@@ -79,7 +78,7 @@ def iterations_done(store: Store, layout: RunLayout, before: datetime) -> int:
     for key in store.list(f"{layout.root}/iterations"):
         parts = key.split("/")
         number = layout.iteration_of(key)
-        if number is not None and parts[4:5] == [STAGES["promote"]] and parts[-1] in (MANIFEST_NAME, SUPERSEDED_NAME):
+        if number is not None and parts[4:5] == [PARTS["promote"]] and parts[-1] in (MANIFEST_NAME, SUPERSEDED_NAME):
             decisions.setdefault(number, []).append(key)
     for number, keys in sorted(decisions.items(), reverse=True):
         for key in keys:

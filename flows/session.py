@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, cast
 
 from artifacts.address import ArtifactAddress
 from artifacts.documents.checksums import sums_of
@@ -42,8 +42,6 @@ R = TypeVar("R", bound=Reusable)
 ConfigT = TypeVar("ConfigT")
 SettleRows = Callable[["Session", Ref[Checkpoint], Ref[Puzzles], Sequence[int]], None]
 """Gives the recipe of a run its rows, from the model, the puzzles and the tokens of their train prompts."""
-Role = Literal["both", "sampler", "trainer"]
-"""Part of a run with `iterate_ahead` that a flow run does."""
 
 
 _CODE_SETTINGS = ("puzzles.puzzle.sha256:", "puzzles.puzzle.version:")

@@ -157,11 +157,11 @@ def plan(
         write: File in which the fastest profile that fits is written; it must not exist.
         plot: PNG file in which the seconds for 1 to 64 GPUs are drawn, with the limiting term; it must not exist.
     """
+    from flows.checks.fitting import refuse_undivided
     from flows.config.recipes import load_profile, load_recipe
     from flows.plan.cluster import cluster
     from flows.plan.page import document, profile_text
     from flows.plan.plan import make_plan
-    from flows.plan.refusal import refuse_undivided
     from flows.plan.rows import planned_rows
 
     for name, value in (("nodes", nodes), ("completion-tokens", completion_tokens), ("prompt-tokens", prompt_tokens)):

@@ -9,8 +9,8 @@ from artifacts.errors import BadInputError
 from artifacts.identity import settings_of, sha256_json
 from artifacts.refs import Checkpoint, Ref
 from artifacts.store.store import Store
+from flows.checks.learning import check_learns
 from flows.compare.algorithm import algorithm
-from flows.config.learning import check_learns
 from flows.config.recipe import Recipe
 from flows.config.recipe_diff import differences
 from flows.config.recipes import load_recipe, overridden, validate

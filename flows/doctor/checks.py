@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from artifacts.errors import SEE_DOCTOR, BadInputError
+from flows.checks.devices import refuse_large_cache, refuse_missing_devices
 from flows.doctor.facts import MachineFacts, PrefectFacts, SoftwareFacts, SpeedFacts
 from flows.doctor.hardware import Component, Device, Hardware
 from flows.doctor.store_facts import StoreFacts
-from flows.plan.devices import refuse_large_cache, refuse_missing_devices
 from stages.hardware.compute_type import SLOW_FACTOR, Choice, ComputeType
 from stages.hardware.cuda import CudaFacts
 from stages.sampling import engine_key

@@ -1,8 +1,7 @@
 """Resolves names of models to published checkpoints, fetching a model source first."""
 
 from artifacts.documents.parsing import exists
-from artifacts.errors import BadInputError
-from artifacts.layout import RunLayout, is_run_name, shared_key
+from artifacts.layout import shared_key
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref
@@ -10,14 +9,14 @@ from artifacts.store.location import local_folder
 from artifacts.store.store import Store
 from artifacts.verification import noted
 from flows.config.model_size import hidden_size, shape_of_config
-from flows.lookup.checkpoints import find_checkpoint, published_checkpoint
+from flows.lookup.checkpoints import find_checkpoint, find_fixed, published_checkpoint
 from flows.session import Stages
 from stages.environments.puzzle import Taught
 from stages.fetch import fetch, identity_of
 from stages.merge import identity_of as identity_of_merge
 from stages.merge import merge
 from stages.models.merging.config import MergedModel
-from stages.models.source import FetchedModel, FolderModel, ModelConfig, StoredModel
+from stages.models.source import FolderModel, ModelConfig, StoredModel
 
 _MODELS = "models"
 
@@ -40,28 +39,6 @@ def fixed_checkpoint(stages: Stages, name: str, setting: str, puzzles: Ref[Puzzl
     """
     source = find_fixed(name, setting, stages.ctx.store)
     return source if isinstance(source, Ref) else fetched_source(stages, source, puzzles)
-
-
-def find_fixed(name: str, setting: str, store: Store) -> Ref[Checkpoint] | FetchedModel:
-    """Returns the checkpoint or source that `name` means; refuses a name whose checkpoint may change during a run.
-
-    Args:
-        name: As for `fetched`.
-        setting: Key of the recipe that holds the name, for the error.
-        store: Store of the run.
-
-    Raises:
-        BadInputError: The name is that of a run, whose promoted checkpoint may change; or there is no such checkpoint.
-    """
-    source = find_checkpoint(name, store)
-    if isinstance(source, Ref) and is_run_name(name) and source.key.startswith(f"{RunLayout(name).root}/"):
-        raise BadInputError(
-            setting,
-            f"{name!r}, whose promoted checkpoint may change",
-            "a name that always means the same checkpoint",
-            f"write {source.key}",
-        )
-    return source
 
 
 def fetched_source(

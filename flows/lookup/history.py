@@ -16,10 +16,9 @@ from artifacts.store.store import MissingKeyError, Store
 from artifacts.verification import Damage, noted, noted_strays
 from flows.config.recipe import Recipe
 from flows.config.settings import validate
-from flows.lookup.divergence import Divergence, divergences
-from flows.lookup.stages import KINDS, PARTS, STAGES, STATE
+from flows.lookup.stages import KINDS, PARTS, REQUIRED, STATE
 from stages.promotion.promoted import Promoted, read_promoted
-from stages.promotion.reward_alarm import RewardAlarm
+from stages.promotion.reward_alarm import AlarmWindow, RewardAlarm, alarm_windows
 
 _PARALLEL_READS = 8
 
@@ -33,13 +32,13 @@ class IterationRecord:
     Attributes:
         number: Its number.
         manifests: The manifests that it has published so far, by stage.
-        divergence: Its comparison of reward with held-out accuracy (see `with_divergences`); None if there is none.
+        alarm: Its comparison of reward with held-out accuracy (see `with_alarms`); None if there is none.
         state: The manifest of its training state; None if there is none.
     """
 
     number: int
     manifests: dict[str, Manifest]
-    divergence: Divergence | None = None
+    alarm: AlarmWindow | None = None
     state: Manifest | None = None
 
     def facts(self, stage: str) -> dict[str, Any]:
@@ -155,7 +154,7 @@ def overview(store: Store, damaged: list[Damage] | None = None) -> list[RunOverv
         noted_strays(store, RUNS, damaged)
         damaged += _not_runs(keys)
     runs: list[RunOverview] = []
-    decision_end = f"/{STAGES['promote']}/{MANIFEST_NAME}"
+    decision_end = f"/{PARTS['promote']}/{MANIFEST_NAME}"
     for layout in map(RunLayout, _names(keys)):
         with noted(damaged, layout.recipe):
             recipe = read_recipe(store, layout)
@@ -218,7 +217,7 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None) -> Run
     early = {layout.levels: Levels, layout.first_critic("critic"): Critic}
     first = _manifests(store, {key: key for key in early if key in published}, damaged, early)
     levels, critic = (first.get(key) for key in early)
-    ordered = with_divergences(iterations, recipe)
+    ordered = with_alarms(iterations, recipe)
     shorter = _shorter_set(store, iterations, recipe, damaged)
     return RunRecord(layout, recipe, ordered, evaluations, promoted, suites, texts, levels, critic, shorter)
 
@@ -235,7 +234,7 @@ def _shorter_set(
     return manifest if manifest and "dropped" in manifest.facts else None
 
 
-def with_divergences(iterations: Sequence[IterationRecord], recipe: Mapping[str, Any]) -> list[IterationRecord]:
+def with_alarms(iterations: Sequence[IterationRecord], recipe: Mapping[str, Any]) -> list[IterationRecord]:
     """Returns iterations with the comparison of reward and held-out accuracy that the run's recipe asks for.
 
     The accuracy is the one that decides on promotion.
@@ -251,14 +250,13 @@ def with_divergences(iterations: Sequence[IterationRecord], recipe: Mapping[str,
         return measured[promote["metric"]]["mean"] if measured else None
 
     points = [(item.number, item.facts("grade").get("reward/mean"), accuracy(item)) for item in iterations]
-    found = divergences(points, RewardAlarm(**rule) if rule else None)
-    return [replace(item, divergence=found.get(item.number)) for item in iterations]
+    found = alarm_windows(points, RewardAlarm(**rule) if rule else None)
+    return [replace(item, alarm=found.get(item.number)) for item in iterations]
 
 
-def alarms_of(iterations: Sequence[IterationRecord]) -> list[Divergence]:
+def alarms_of(iterations: Sequence[IterationRecord]) -> list[AlarmWindow]:
     """Returns the comparison at which each alarm (reward rises while held-out accuracy falls) begins."""
-    found = [item.divergence for item in iterations]
-    certain = [divergence if divergence and divergence.certain else None for divergence in found]
+    certain = [item.alarm if item.alarm and item.alarm.certain else None for item in iterations]
     return [now for before, now in zip([None, *certain], certain, strict=False) if now and not before]
 
 
@@ -294,8 +292,7 @@ def read_iteration(store: Store, layout: RunLayout, number: int) -> IterationRec
     """
     stages = {**PARTS, STATE: STATE} if number else {stage: PARTS[stage] for stage in ("evaluate", "promote")}
     keys = {stage: layout.iteration(number, part) for stage, part in stages.items()}
-    required = STAGES.keys()
-    keys = {at: key for at, key in keys.items() if at in required or store.exists(f"{key}/{MANIFEST_NAME}")}
+    keys = {at: key for at, key in keys.items() if at in REQUIRED or store.exists(f"{key}/{MANIFEST_NAME}")}
     manifests = _manifests(store, keys, None, {**KINDS, STATE: TrainingState})
     state = manifests.pop(STATE, None)
     return IterationRecord(number, manifests, state=state)

@@ -12,7 +12,15 @@ from flows.config.recipe import Recipe
 from flows.plan.cluster import Cluster
 from flows.plan.memory import BYTES, Precision, TrainerMemory, cache_bytes_a_token, saving_memory, trainer_memory
 from flows.plan.time import Times, iteration_times
-from flows.plan.workload import Work, learning_parameters, longest_micro_batch, longest_prompt, not_counted, work_of
+from flows.plan.workload import (
+    Work,
+    learning_parameters,
+    longest_micro_batch,
+    longest_prompt,
+    not_counted,
+    state_bytes,
+    work_of,
+)
 from stages.context import Profile
 from stages.hardware.compute_type import ComputeType
 from stages.training.worker_group.hardware import TrainHardware
@@ -287,8 +295,8 @@ def _layout(
 ) -> Layout:
     used = settings.applied(profile) if settings != Settings.of(profile) else profile
     memory = memory_of(recipe, used, size, cluster.gpu.memory_bytes)
-    learning = learning_parameters(recipe.finetune.trainable, size)
-    state = 3 * BYTES[recipe.finetune.optimizer.master_dtype] * learning if recipe.finetune.carry_state else 0.0
+    tune = recipe.finetune
+    state = state_bytes(tune.trainable, tune.optimizer.master_dtype, size) if tune.carry_state else 0.0
     cache = max(0.0, memory.cache) * used.engine.tensor_parallel_size
     times = tuple(
         iteration_times(stage.recipe, shape, stage.work, cluster, used.trainer, used.engine, cache, state)

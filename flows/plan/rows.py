@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 
 from artifacts.errors import BadInputError
@@ -12,41 +12,16 @@ from flows.config.recipe import Recipe
 from flows.plan.cluster import Cluster
 from flows.plan.host import engine_bytes, program_bytes, replica_count
 from flows.plan.plan import memory_of, possible_settings, process_memory, training_bytes
-from flows.plan.workload import steps_of, typical_completion
+from flows.plan.workload import Lengths, steps_of, typical_completion
 from stages.context import Profile
 from stages.grpo.packing import PackConfig
 from stages.hardware.compute_type import ComputeType, CudaDevice, cuda_devices, engine_build
 from stages.processes.memory import limit_bytes
-from stages.sampling.config import SamplingConfig
 
 _UNIT = 64
 """The tokens of a row are a multiple of this number."""
 _PROMPT_SHARE = 1 / 4
 """Share of a row that is left for its prompt while no prompt is known, as `workload.longest_prompt` supposes."""
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """Lengths that bound a row, in tokens.
-
-    Attributes:
-        prompt: The longest prompt.
-        told: The longest answer of the solver to a call; 0 if completions call no solver.
-        context: Longest sequence of the model; None if it is not known.
-    """
-
-    prompt: int
-    told: int = 0
-    context: int | None = None
-
-    def longest(self, sampling: SamplingConfig) -> int:
-        """Returns the tokens of the longest prompt with a completion at its longest."""
-        tokens = self.prompt + sampling.max_tokens + sampling.tool_calls * self.told
-        return tokens if self.context is None else min(tokens, self.context)
-
-
-SHORTEST = Lengths(prompt=1)
-"""Bounds that hold for every set of puzzles, before it is prepared."""
 
 
 def with_rows(
@@ -161,37 +136,6 @@ def bounds(recipe: Recipe, processes: int, lengths: Lengths | None = None) -> tu
         steps = steps_of(recipe, groups)
         most = min(most, groups * sampling.samples_per_prompt * typical_completion(sampling) / (steps * processes))
     return _rounded_up(least), _rounded_up(max(least, most))
-
-
-def check_rows(recipe: Recipe, lengths: Lengths, shortest: int = 1) -> None:
-    """Checks that every row has room for the longest prompt with a completion at its longest.
-
-    A recipe with `pack.overlong = "drop"` leaves out completions that do not fit, so its rows may be shorter, but not
-    so short that nothing fits.
-
-    Args:
-        lengths: Lengths of the prompts.
-        shortest: Tokens of the shortest prompt.
-
-    Raises:
-        BadInputError: A row is too short.
-    """
-    for number, part in enumerate(recipe.parts):
-        drops = part.pack.overlong == "drop"
-        needed = shortest + 1 if drops else lengths.longest(part.sample.sampling)
-        if part.pack.row_size >= needed:
-            continue
-        calls = part.sample.sampling.tool_calls
-        told = f" and {calls} answers of the solver of up to {lengths.told} tokens" if calls else ""
-        longest = f"prompts of up to {lengths.prompt} tokens, completions of up to {part.sample.sampling.max_tokens}"
-        raise BadInputError(
-            f"stages.{number}.pack.row_tokens" if recipe.stages else "pack.row_tokens",
-            f"{part.pack.row_size}, too short for {longest}{told}",
-            f"at least {needed}, or auto",
-            "set it; nothing fits into these rows"
-            if drops
-            else 'set it, lower sample.sampling.max_tokens, or leave what does not fit out with pack.overlong = "drop"',
-        )
 
 
 def _rounded_up(tokens: float) -> int:

@@ -227,7 +227,7 @@ def _promoted(record: IterationRecord) -> float | None:
 
 
 def _alarm(record: IterationRecord) -> float | None:
-    return float(record.divergence.certain) if record.divergence else None
+    return float(record.alarm.certain) if record.alarm else None
 
 
 def _iterations_behind(record: IterationRecord) -> float | None:

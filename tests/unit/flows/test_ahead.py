@@ -17,6 +17,7 @@ from artifacts.refresh import Refreshes
 from artifacts.refs import Checkpoint, Decision, Kind, Puzzles, Ref, Report, Rollouts
 from artifacts.store.store import Store
 from flows import ahead
+from flows.checks.overlap import Role, check_overlap
 from flows.config.recipes import load_profile, load_recipe
 from flows.inputs.judges import Judges
 from flows.iteration import Position
@@ -26,7 +27,7 @@ from flows.report.metrics import values_of
 from flows.report.shown_run import ShownRun
 from flows.report.terminal.live import LiveView
 from flows.report.trackers import NO_TRACKER
-from flows.session import Role, Session, Stages
+from flows.session import Session, Stages
 from stages.context import StageContext
 from stages.promote import weights_after
 from stages.statistics.records import DECISION_FILE, MeasuredCheckpoint, PromotionDecision
@@ -189,9 +190,10 @@ def test_what_cannot_overlap_is_refused(
 ) -> None:
     run = session(store, tmp_path, *profile, **changes)
     with pytest.raises(BadInputError, match=message):
-        ahead.check_overlap(run, role)
+        check_overlap(run.recipe, run.ctx.profile, role)
 
 
 @pytest.mark.parametrize("role", ["sampler", "trainer", "both"])
 def test_what_can_overlap_is_not_refused(store: Store, tmp_path: Path, role: Role) -> None:
-    ahead.check_overlap(session(store, tmp_path, "gpu_slot=gpu"), role)
+    run = session(store, tmp_path, "gpu_slot=gpu")
+    check_overlap(run.recipe, run.ctx.profile, role)

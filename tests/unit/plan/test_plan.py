@@ -8,14 +8,14 @@ import pytest
 from matplotlib.image import imread
 
 from artifacts.errors import BadInputError
+from flows.checks.fitting import refuse_undivided, refuse_unfit
 from flows.config.model_size import model_size
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_profile, load_recipe
 from flows.doctor.scaling_plot import scaling_plot
-from flows.plan.cluster import GPUS, Cluster, cluster
+from flows.plan.cluster import GPUS, MIB, Cluster, cluster, gpu_of
 from flows.plan.page import document, lines, profile_text, verdict
 from flows.plan.plan import GIB, make_plan, memory_of
-from flows.plan.refusal import refuse_undivided, refuse_unfit
 from flows.plan.time import most_rows
 from flows.plan.workload import work_of
 from stages.hardware.compute_type import CudaDevice
@@ -31,6 +31,13 @@ def test_gpus_are_named_by_size_or_name() -> None:
     for wrong in ("8", "0x80", "8x81", "x80", "8xTPU"):
         with pytest.raises(BadInputError, match="8x80"):
             cluster(wrong)
+
+
+def test_gpus_are_known_by_the_names_of_their_driver() -> None:
+    kinds = ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB", "NVIDIA A40")
+    named = [gpu_of(name, size * 1000 * MIB) for name, size in zip(kinds, (81, 40, 81, 46), strict=True)]
+    assert [gpu and gpu.name for gpu in named] == ["H100", "A100", "A100-80", "A40"]
+    assert gpu_of("NVIDIA A4000", 16 * GIB) is None
 
 
 def test_work_by_hand() -> None:

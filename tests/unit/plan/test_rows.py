@@ -14,6 +14,7 @@ from artifacts.layout import RunLayout
 from artifacts.refs import Checkpoint, Puzzles, Ref, Report, Rollouts
 from artifacts.schemas import PUZZLES
 from artifacts.store.store import Store
+from flows.checks.rows import check_rows
 from flows.compare.candidates import candidates
 from flows.config.model_size import model_size
 from flows.config.recipe import Recipe
@@ -23,7 +24,8 @@ from flows.opening import RunRequest, opened
 from flows.plan.cluster import cluster
 from flows.plan.page import profile_text
 from flows.plan.plan import make_plan, memory_of
-from flows.plan.rows import Lengths, bounds, check_rows, largest, planned_rows, with_rows
+from flows.plan.rows import bounds, largest, planned_rows, with_rows
+from flows.plan.workload import Lengths
 from flows.session import Session, check_recipe, freeze_recipe, recipe_to_continue
 from stages.environments.generate import TIERS, generate
 from stages.environments.logic_puzzles.answers import write_answer
