@@ -12,7 +12,6 @@ from artifacts.errors import IntegrityError
 from artifacts.identity import sha256_json
 from artifacts.store.keys import is_key, shown
 
-MANIFEST_NAME = "manifest.json"
 _REMAKE = "delete the artifact's folder and run again to make the artifact again"
 
 

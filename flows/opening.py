@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import cache, partial
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import Field
 
@@ -37,7 +37,11 @@ from flows.plan.workload import SHORTEST
 from flows.report.shown_run import ShownRun
 from flows.report.terminal.live import current_view
 from flows.report.trackers import open_tracker
-from flows.session import LastStageDone, Session, Stages, check_recipe, freeze_recipe, recipe_to_continue
+from flows.session.calls import Stages
+from flows.session.frozen import check_recipe, freeze_recipe, recipe_to_continue
+from flows.session.saving import LastStageDone
+from flows.session.session import Session
+from flows.session.views import ProgressView
 from stages.context import Profile, StageContext
 from stages.processes.scratch import Scratch
 
@@ -106,7 +110,7 @@ def opened(request: RunRequest) -> Generator[Session]:
     samples_only = request.role == "sampler"  # the trainer's flow run freezes the recipe, and logs the metrics
     profile = fitting_profile(request.profile, request.profile_overrides, trains=not samples_only)
     if samples_only and request.refresh:
-        raise BadInputError("refresh", "a request to redo stages", "none for role sampler", "ask it of the trainer")
+        raise BadInputError("refresh", "a request to refresh stages", "none for role sampler", "ask it of the trainer")
     if samples_only:
         profile = profile.model_copy(update={"tracker": "none"})
     layout = RunLayout(request.run)
@@ -125,7 +129,7 @@ def opened(request: RunRequest) -> Generator[Session]:
     def before_writing() -> None:
         (check_recipe if samples_only else freeze_recipe)(store, layout, run.recipe)
 
-    refresh = request.refresh if begun else []  # a run that has not begun has nothing to redo
+    refresh = request.refresh if begun else []  # a run that has not begun has nothing to refresh
     with (
         suppress(LastStageDone),
         opened_run(
@@ -167,29 +171,33 @@ def opened_run(
     type_lines = compute_types(profile, hidden_size_of(recipe.model, store))
     refreshes = record_request(store, layout, refresh, requested_at(), REFRESHABLE)
     check_overlap(recipe, profile, role, refreshes=refreshes.unfinished)
+
+    def make_session(ctx: StageContext, live: ProgressView, permit: GpuPermit) -> Session:
+        return Session(
+            ctx,
+            live,
+            permit,
+            recipe=recipe,
+            layout=layout,
+            refresh=refreshes,
+            shown=ShownRun(layout, store, tracker, ctx.log, profile.store_link),
+            stop_after=stop_after,
+            before_writing=before_writing,
+            settle_rows=settle_rows,
+        )
+
     with (
         open_tracker(profile, store, layout.run, recipe.model_dump(mode="json")) as tracker,
-        opened_stages(store, profile) as stages,
+        opened_stages(store, profile, make_session) as session,
     ):
-        stages.live.run_opened(store, layout, recipe)
+        session.live.run_opened(store, layout, recipe)
         limits = [
             line
             for name, evaluation in (("evaluate", recipe.evaluate), ("final", recipe.final))
             for line in cut_below_training(evaluation.sampled, recipe.longest_sampling, f"{name}.sampled")
         ]
         for line in (*type_lines, *limits):
-            stages.live.line(line)
-        shown = ShownRun(layout, store, tracker, stages.ctx.log, profile.store_link)
-        session = Session(
-            recipe,
-            layout,
-            stages,
-            refreshes,
-            shown,
-            stop_after=stop_after,
-            before_writing=before_writing,
-            settle_rows=settle_rows,
-        )
+            session.live.line(line)
         yield session
         if refreshes.unfinished and session.reached >= last_iteration(store, layout):
             record_done(store, layout, refreshes)
@@ -202,8 +210,13 @@ def requested_at() -> datetime:
     return created
 
 
+S = TypeVar("S", bound=Stages)
+
+
 @contextmanager
-def opened_stages(store: Store, profile: Profile) -> Generator[Stages]:
+def opened_stages(
+    store: Store, profile: Profile, make: Callable[[StageContext, ProgressView, GpuPermit], S] = Stages
+) -> Generator[S]:
     """Yields the object that calls a flow's stages; closes the child processes at the end, also after an error.
 
     Task runs that a killed attempt of this flow run left open are set to `Crashed` first.
@@ -240,8 +253,8 @@ def opened_stages(store: Store, profile: Profile) -> Generator[Stages]:
             ) as ctx,
         ):
             permit.enders.append(ctx.close)
-            stages = Stages(ctx, live, permit)
-            with ctx.disks.explaining(), stages.saving_states():
+            stages = make(ctx, live, permit)
+            with ctx.disks.explaining(), stages.states.until_published():
                 yield stages
     except DeerstalkerError as error:
         if str(scratch.path) in str(error):  # the error names a log of the engine or the trainer

@@ -15,7 +15,8 @@ from typing import Any
 from artifacts.errors import SEE_DOCTOR, DeerstalkerError, IntegrityError, StoreError, TransientError
 from artifacts.local.input_files import LARGEST_DOCUMENT
 from artifacts.store.keys import FileDigest, MissingKeyError, Progress, Stray, Unfinished
-from artifacts.store.s3_faults import S3Options, error_code, with_retries
+from artifacts.store.s3_faults import error_code, with_retries
+from artifacts.store.s3_options import S3Options
 from artifacts.store.s3_requests import S3Requests, content_md5
 
 _MAX_PARTS = 10_000

@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 
 from artifacts.errors import BadInputError, StoreError, TransientError
 from artifacts.store.keys import MissingKeyError, too_large
-from artifacts.store.s3_faults import S3Options, error_code, translate, with_retries
+from artifacts.store.s3_faults import error_code, translate, with_retries
+from artifacts.store.s3_options import S3Options
 
 ResultT = TypeVar("ResultT")
 

@@ -31,7 +31,7 @@ from artifacts.store.keys import (
 from artifacts.store.location import local_folder, split_address
 from artifacts.store.memory import MemoryBackend
 from artifacts.store.s3 import S3Backend
-from artifacts.store.s3_faults import S3Options
+from artifacts.store.s3_options import S3Options
 from artifacts.store.transfer import digest_of, write_hashed
 
 __all__ = [

@@ -27,7 +27,7 @@ def check_rows(recipe: Recipe, lengths: Lengths, shortest: int = 1) -> None:
         told = f" and {calls} answers of the solver of up to {lengths.told} tokens" if calls else ""
         longest = f"prompts of up to {lengths.prompt} tokens, completions of up to {part.sample.sampling.max_tokens}"
         raise BadInputError(
-            f"stages.{number}.pack.row_tokens" if recipe.stages else "pack.row_tokens",
+            f"phases.{number}.pack.row_tokens" if recipe.phases else "pack.row_tokens",
             f"{part.pack.row_size}, too short for {longest}{told}",
             f"at least {needed}, or auto",
             "set it; nothing fits into these rows"

@@ -119,7 +119,7 @@ def _checks(recipe: str | None, changes: Sequence[str], hardware: Hardware, url:
 
 
 def _load_sized(name: str, changes: Sequence[str], hardware: Hardware) -> "tuple[Recipe, ModelSize]":
-    """Returns a recipe and the size of its model; of a staged recipe, its stage with the longest completions."""
+    """Returns a recipe and the size of its model; of a recipe with phases, the phase with the longest completions."""
     from flows.config.model_size import model_size
     from flows.config.recipes import load_recipe
     from flows.plan.rows import with_rows

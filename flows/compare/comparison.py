@@ -23,7 +23,7 @@ from flows.lookup.history import IterationRecord, read_run
 from flows.opening import fitting_profile, opened_stages
 from flows.report.figures import compared
 from flows.report.metrics import INTERVAL, Presence, number
-from flows.session import Stages
+from flows.session.calls import Stages
 from stages.evaluate import evaluate
 from stages.finetune import finetune
 from stages.grade import grade

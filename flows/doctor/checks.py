@@ -46,6 +46,19 @@ class Check:
     figures: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
+def refused(name: str, error: BadInputError, before: str = "", figures: dict[str, Any] | None = None) -> Check:
+    """Returns the problem that a refusal is.
+
+    Args:
+        name: Name of the check.
+        error: The refusal.
+        before: Facts in front of it.
+        figures: The facts as numbers.
+    """
+    remedy = "; ".join(filter(None, (f"expected {error.expected}" if error.expected else "", error.remedy)))
+    return Check(name, "problem", f"{before}{error.where}: {error.found}", remedy, figures or {})
+
+
 def cpu_check(machine: MachineFacts) -> Check:
     """Checks the feature flags of the CPU, and whether control groups limit its time."""
     flags = [flag for flag in _SHOWN_FLAGS if flag in machine.flags]
@@ -98,9 +111,7 @@ def gpu_check(machine: MachineFacts, software: SoftwareFacts, hardware: Hardware
     try:
         refuse_missing_devices(hardware.engine, hardware.trainer, facts, trains=True)
     except BadInputError as error:
-        return Check(
-            "GPU", "problem", f"{error.where}: {error.found}; expected {error.expected}", error.remedy, figures
-        )
+        return refused("GPU", error, figures=figures)
     if machine.gpus:
         return Check("GPU", "ok", f"{', '.join(descriptions)}; {driver}", figures=figures)
     if machine.present_gpus:
@@ -118,7 +129,7 @@ def engine_check(software: SoftwareFacts, machine: MachineFacts, hardware: Hardw
         try:
             engine_key.check(hardware.engine)
         except BadInputError as error:
-            return Check("engine", "problem", f"{summary}; {error.where}: {error.found}", error.remedy, figures)
+            return refused("engine", error, f"{summary}; ", figures)
         return Check("engine", "ok", summary, figures=figures)
     if software.engine is None:
         cuda = "uv sync --no-group cpu --group cuda"
@@ -133,13 +144,9 @@ def engine_check(software: SoftwareFacts, machine: MachineFacts, hardware: Hardw
         return Check("engine", "warning", summary, remedy, figures)
     try:
         placement.check(hardware.engine)
-    except BadInputError as error:
-        summary = f"{summary}, engine.replicas {error.found}: {error.expected}"
-        return Check("engine", "problem", summary, error.remedy, figures)
-    try:
         refuse_large_cache(hardware.engine, software.engine, machine.spare_bytes, machine.free_gpu_bytes)
     except BadInputError as error:
-        return Check("engine", "problem", f"{summary}, {error.where} {error.found}", error.remedy, figures)
+        return refused("engine", error, f"{summary}; ", figures)
     return Check("engine", "ok", summary, figures=figures)
 
 

@@ -11,7 +11,7 @@ from artifacts.errors import BadInputError
 from flows.checks.fitting import refuse_undivided
 from flows.config.model_size import ModelSize
 from flows.config.recipe import Recipe
-from flows.doctor.checks import Check, gib
+from flows.doctor.checks import Check, gib, refused
 from flows.doctor.facts import MachineFacts
 from flows.doctor.hardware import Device, Hardware
 from flows.doctor.store_facts import StoreFacts
@@ -100,8 +100,7 @@ def puzzles_checks(recipe: Recipe) -> list[Check]:
     try:
         identity_of(puzzles)
     except BadInputError as error:
-        expected = "; ".join(filter(None, (f"expected {error.expected}", error.remedy)))
-        return [Check("recipe puzzles", "problem", f"{error.where}: {error.found}", expected)]
+        return [refused("recipe puzzles", error)]
     location = puzzles.puzzle.location if isinstance(puzzles.puzzle, SourceConfig) else puzzles.file
     return [Check("recipe puzzles", "ok", f"{location or puzzles.puzzle.environment} can be opened")]
 
@@ -111,8 +110,7 @@ def _layer_checks(recipe: Recipe, hardware: Hardware) -> list[Check]:
     try:
         refuse_undivided(recipe, hardware.trainer, hardware.engine)
     except BadInputError as error:
-        remedy = "; ".join(filter(None, (f"set it to {error.expected}", error.remedy)))
-        return [Check("recipe layers", "problem", f"{error.where}: {error.found}", remedy)]
+        return [refused("recipe layers", error)]
     return []
 
 

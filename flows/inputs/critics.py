@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from artifacts.manifest import MANIFEST_NAME
-from artifacts.reading import Artifact
+from artifacts.reading import Artifact, is_published
 from artifacts.refs import Checkpoint, Critic, Grades, Ref, Rollouts, TrainingState, Values
 from flows.lookup.critics import stored_critic, stored_parts
 from flows.lookup.preparation import Pretraining
-from flows.session import Session
+from flows.session.session import Session
 from stages.optional.pretrain import pretrain
 from stages.optional.value import value
 from stages.training.critic import PretrainConfig, check_tokenizer
@@ -53,7 +52,7 @@ def _pretraining_inputs(run: Session, config: PretrainConfig, part: str) -> list
     Once it is pretrained, its manifest names them, so the run continues even if the other run has been removed.
     """
     store, made = run.ctx.store, run.layout.first_critic("critic")
-    if not store.exists(f"{made}/{MANIFEST_NAME}"):
+    if not is_published(store, made):
         return stored_parts(config, part, store)
     inputs = Artifact.at(store, made).manifest.inputs
     return [Ref(**inputs[role]) for role in sorted(inputs) if role.startswith(f"{part}_")]
@@ -68,7 +67,7 @@ def valued(
     result = run.run(
         value,
         run.recipe.value,
-        run.with_state(critic),
+        run.states.with_state(critic),
         rollouts,
         grades,
         iteration=n,

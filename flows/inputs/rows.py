@@ -12,7 +12,7 @@ from flows.checks.rows import check_rows
 from flows.config.model_size import ModelSize, shape_of_config
 from flows.plan.rows import described, with_rows
 from flows.plan.workload import Lengths
-from flows.session import Session
+from flows.session.session import Session
 from stages.environments.capabilities import AnswersCalls, needs
 from stages.environments.environment import get
 from stages.environments.solver_tool import UNREADABLE, write_told

@@ -166,8 +166,7 @@ def trained_sampling(name: str, store: Store) -> SamplingConfig | None:
     """
     if not isinstance(source := find_checkpoint(name, store), Ref):
         return None
-    runs, _, rest = source.key.partition("/") if "/" in name else ("runs", "/", name.partition("@")[0])
-    layout = RunLayout(rest.partition("/")[0]) if runs == "runs" else None
+    layout = RunLayout.of(source.key) if "/" in name else RunLayout(name.partition("@")[0])
     if layout is None or not store.exists(layout.recipe):
         return None
     return validate(Recipe, read_recipe(store, layout), f"recipe of {layout.run}").longest_sampling

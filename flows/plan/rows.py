@@ -85,7 +85,7 @@ def _decided(
     *,
     refuse: bool,
 ) -> Recipe:
-    if all(pack.row_tokens != "auto" for pack in (recipe.pack, *(stage.pack for stage in recipe.stages))):
+    if all(pack.row_tokens != "auto" for pack in (recipe.pack, *(phase.pack for phase in recipe.phases))):
         return recipe
     size = size or model_size(recipe.model)
     if lengths is not None and size.shape is not None and size.shape.positions is not None:
@@ -107,9 +107,9 @@ def _decided(
         return _sized(part.pack, number or least)
 
     packs = [part.pack if part.pack.row_tokens != "auto" else decided(part) for part in recipe.parts]
-    if not recipe.stages:
+    if not recipe.phases:
         return recipe.with_packs(packs[0])
-    own = recipe.pack  # no iteration reads it: each reads the section of its stage
+    own = recipe.pack  # no iteration reads it: each reads the section of its phase
     if own.row_tokens == "auto":
         own = _sized(own, max(pack.row_size for pack in packs))
     return recipe.with_packs(own, packs)
@@ -198,7 +198,7 @@ def described(recipe: Recipe, before: Recipe) -> list[str]:
     """Returns a line for each number that was decided: `before` is the recipe with its `auto`."""
     packs = [("pack", before.pack, recipe.pack)]
     packs += [
-        (f"stages.{number}.pack", old.pack, new.pack)
-        for number, (old, new) in enumerate(zip(before.stages, recipe.stages, strict=True))
+        (f"phases.{number}.pack", old.pack, new.pack)
+        for number, (old, new) in enumerate(zip(before.phases, recipe.phases, strict=True))
     ]
     return [f"{name}.row_tokens: {new.row_size} (auto)" for name, old, new in packs if old.row_tokens == "auto"]

@@ -2,8 +2,7 @@
 
 import json
 
-from artifacts.layout import RunLayout
-from artifacts.manifest import MANIFEST_NAME
+from artifacts.layout import MANIFEST_NAME, RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Grades, Report
 from artifacts.store.store import Store

@@ -134,7 +134,7 @@ def test_commands_flows_and_doctor_refuse_the_same_cache(tmp_path: Path, capsys:
         fitting_profile("cpu", [change])
     fitting_profile("cpu", [change], samples=False)
     says(
-        engine_check(SOFTWARE, MACHINE, load_hardware("cpu", [change])), "problem", "kv_cache_gib 50000, with 20.0 GiB"
+        engine_check(SOFTWARE, MACHINE, load_hardware("cpu", [change])), "problem", "kv_cache_gib: 50000, with 20.0 GiB"
     )
 
 

@@ -16,7 +16,7 @@ from artifacts.address import ArtifactAddress
 from artifacts.documents.self_checksum import sealed_json
 from artifacts.errors import IntegrityError
 from artifacts.identity import Identity
-from artifacts.manifest import MANIFEST_NAME
+from artifacts.layout import MANIFEST_NAME
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Decision, Ref, Report
 from artifacts.schemas import RESULTS
@@ -208,22 +208,6 @@ def test_without_a_rule_nothing_is_rolled_back(tmp_path: Path) -> None:
     _, verdicts, _ = _decided(tmp_path, PromoteConfig(), (4, 0, 1, 0, 1))
     assert not any(verdict["rolled_back"] for verdict in verdicts)
     assert not any("curve" in verdict for verdict in verdicts), "nobody would read it"
-
-
-def test_a_decision_from_before_curves_were_kept_is_gone_on_from(tmp_path: Path) -> None:
-    """Its own candidate is all of the curve that it holds; the highest score may be older."""
-    rule = RollbackConfig(drop_se=0.0, patience=1)
-    store, verdicts, _ = _decided(tmp_path, PromoteConfig(rollback=rule), (4, 3))
-    made_then = {name: value for name, value in verdicts[1].items() if name not in ("curve", "candidates")}
-    made_then["rolled_back"] = False
-    challenger = MeasuredCheckpoint.model_validate(verdicts[0]["candidate"])
-    verdict = _judged(PromoteConfig(rollback=rule), challenger, made_then, store)
-    assert [item["iteration"] for item in verdict["curve"]] == [1, 2]
-    assert [item["noise"] is None for item in verdict["curve"]] == [True, False]
-    assert verdict["candidates"] == 3
-    assert "the best of 2" in verdict["reason"]
-    after_rollback = _judged(PromoteConfig(rollback=rule), challenger, {**made_then, "rolled_back": True}, store)
-    assert [item["iteration"] for item in after_rollback["curve"]] == [2]
 
 
 def test_a_curve_begins_anew_where_the_puzzles_change(tmp_path: Path) -> None:
