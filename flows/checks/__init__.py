@@ -11,5 +11,5 @@
 | `devices` | a profile whose GPUs, drivers, packages or memory this machine lacks |
 
 Settings of a recipe that contradict one another are refused wherever the recipe is read, by the validators of
-`flows.config.recipe.Recipe` and of its sections.
+`flows.config.recipe.Recipe` and of its sections. `flows.compare` refuses what cannot be compared on a run's rollouts.
 """

@@ -34,7 +34,7 @@ from stages.environments.soundness import mean_statements, refuted_statements
 from stages.environments.tables import puzzles_by_id
 from stages.promotion.reward_alarm import AlarmWindow
 from stages.statistics.estimates import Interval, estimate
-from tests.support.diverging_run import make_diverging_run
+from tests.support.alarm_run import make_alarm_run
 from tests.support.json_page import check_documented
 from tests.support.made_run import make_run
 from tests.support.published_study import PUBLISHED_MODELS
@@ -232,7 +232,7 @@ def test_the_alarm_is_in_every_view(made: tuple[Store, RunLayout]) -> None:
     assert plain.iterations[-1].alarm is None, "the window is not full"
     assert "alarm" not in [metric.column for metric in page_columns([iteration_figures(i) for i in plain.iterations])]
     store = Store.open("memory://diverging")
-    record = read_run(store, make_diverging_run(store).run)
+    record = read_run(store, make_alarm_run(store).run)
     ringing = [item.number for item in record.iterations if item.alarm and item.alarm.certain]
     assert ringing == [4]
     page = report_files(RunView(record, store))[REPORT].decode()
@@ -252,7 +252,7 @@ def test_the_document_is_described(study: RunStudy) -> None:
 
 def test_the_alarm_is_said_while_it_lasts() -> None:
     store = Store.open("memory://alarm")
-    layout = make_diverging_run(store)
+    layout = make_alarm_run(store)
     shown = ShownRun(layout, store, NO_TRACKER, logging.getLogger("study"))
     said = [shown.iteration_finished(n, executed=False) for n in range(5)]
     assert said[:4] == [None] * 4

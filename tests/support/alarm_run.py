@@ -9,7 +9,7 @@ from artifacts.store.store import Store
 from tests.support.made_run import make_run
 
 
-def make_diverging_run(store: Store) -> RunLayout:
+def make_alarm_run(store: Store) -> RunLayout:
     """Publishes a run of four iterations; after the last, the alarm of its recipe is certain."""
     layout = make_run(store, run="diverging", iterations=4)
     recipe = json.loads(store.read_bytes(layout.recipe))
