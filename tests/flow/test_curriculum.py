@@ -43,7 +43,7 @@ def test_a_run_that_is_killed_in_its_second_phase_goes_on(tmp_path: Path, prefec
     assert verify(store).damaged == []
     transitions = [Artifact.at(store, layout.iteration(n, "transition"), Transition) for n in (1, 2, 3, 4)]
     told = [read_progress(item.ref, store) for item in transitions]
-    assert [(item.stage, item.since, item.ended) for item in told] == [
+    assert [(item.phase, item.since, item.ended) for item in told] == [
         (0, 1, False), (0, 1, True), (1, 3, False), (1, 3, False),
     ]  # fmt: skip
     assert phase_rows(read_run(store, "staged")) == [
