@@ -7,9 +7,10 @@
 | `columns` | an order or a filter of puzzles that the puzzles do not have, or that leaves too few of them |
 | `rows` | rows into which the longest prompt with its completion does not fit |
 | `fitting` | a model that does not divide among the GPUs, or does not fit on them |
+| `compared` | candidates and runs of `compare` that cannot be compared |
 | `overlap` | a role, or a profile under which sampling and training cannot overlap |
 | `devices` | a profile whose GPUs, drivers, packages or memory this machine lacks |
 
 Settings of a recipe that contradict one another are refused wherever the recipe is read, by the validators of
-`flows.config.recipe.Recipe` and of its sections. `flows.compare` refuses what cannot be compared on a run's rollouts.
+`flows.config.recipe.Recipe` and of its sections.
 """
