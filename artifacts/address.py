@@ -15,11 +15,12 @@ import polars as pl
 
 from artifacts.activity import doing, spans_since
 from artifacts.documents.self_checksum import shard_name
+from artifacts.documents.store_format import FORMAT_VERSION
 from artifacts.errors import IdentityMismatchError
 from artifacts.identity import Identity, differences
 from artifacts.layout import attempt_name, manifest_key, progress_name
 from artifacts.local.input_files import LARGEST_TABLE
-from artifacts.manifest import Manifest, StoredFile, StoredIdentity, content_digest
+from artifacts.manifest import Manifest, StoredFile, content_digest
 from artifacts.provenance import provenance
 from artifacts.refresh import Refresh
 from artifacts.refs import K, Ref
@@ -77,7 +78,7 @@ class ArtifactAddress(Generic[K]):
             self.store.delete(manifest_key(self.key))
             return None
         if manifest.identity_digest != identity.digest:
-            changes = differences(manifest.identity.model_dump(), identity.as_json())
+            changes = differences(manifest.identity.model_dump(), identity.model_dump())
             raise IdentityMismatchError(
                 f"{self.store.url}/{self.key}",
                 "an artifact made with other settings or inputs: " + "; ".join(changes[:6]),
@@ -142,9 +143,7 @@ class Attempt(Generic[K]):
         Raises:
             IntegrityError: The table breaks its schema.
         """
-        buffer = io.BytesIO()
-        validated(frame, schema, f"{self.prefix}/{name}").write_parquet(buffer, compression="zstd")
-        self.write_bytes(name, buffer.getvalue())
+        self.write_bytes(name, _parquet_bytes(frame, schema, f"{self.prefix}/{name}"))
 
     def write_shard(self, stem: str, frame: pl.DataFrame, schema: TableSchema) -> None:
         """Validates a table and stores it as Parquet under a name that contains its checksum.
@@ -154,9 +153,7 @@ class Attempt(Generic[K]):
         Raises:
             IntegrityError: The table breaks its schema.
         """
-        buffer = io.BytesIO()
-        validated(frame, schema, f"{self.prefix}/{stem}").write_parquet(buffer, compression="zstd")
-        self._write_summed(stem, ".parquet", buffer.getvalue())
+        self._write_summed(stem, ".parquet", _parquet_bytes(frame, schema, f"{self.prefix}/{stem}"))
 
     def write_json_shard(self, stem: str, value: object) -> None:
         """Stores a value as JSON under a name that contains its checksum, so it overwrites no other writer's file.
@@ -264,8 +261,9 @@ class Attempt(Generic[K]):
             IdentityMismatchError: Another attempt was published under another identity in the meantime.
         """
         manifest = Manifest(
+            format_version=FORMAT_VERSION,
             kind=self.address.kind.__name__,
-            identity=StoredIdentity(**self.identity.as_json()),
+            identity=self.identity,
             identity_digest=self.identity.digest,
             attempt=self.name,
             digest=content_digest(self.files),
@@ -306,6 +304,12 @@ def _discard(folder: Path, key: str) -> None:
         for _ in key.split("/")[1:]:
             folder = folder.parent
             folder.rmdir()
+
+
+def _parquet_bytes(frame: pl.DataFrame, schema: TableSchema, where: str) -> bytes:
+    buffer = io.BytesIO()
+    validated(frame, schema, where).write_parquet(buffer, compression="zstd")
+    return buffer.getvalue()
 
 
 def _json_bytes(value: object) -> bytes:

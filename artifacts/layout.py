@@ -19,6 +19,8 @@ _STATES = {"checkpoint": "training_state", "critic": "critic_state"}
 STATE_PARTS = tuple(_STATES.values())
 """The parts of an iteration that hold training states."""
 _STEP = re.compile(r"step-([0-9]{6})")
+WARM_START = 0
+"""Number of the round of `RunLayout.sft` that trains on the solver's texts, before those of a teacher."""
 _NUMBER = re.compile(r"[0-9]{4}|[1-9][0-9]{4,8}")
 
 
@@ -178,22 +180,21 @@ class RunLayout:
         """The page of the run's report."""
         return f"{self.summary}/report.html"
 
-    def warm_start(self, part: str) -> str:
-        """Returns the key of an artifact of the warm start: `checkpoint` or `training_state`."""
-        return f"{self.root}/warm_start/{part}"
-
     def first_critic(self, part: str) -> str:
         """Returns the key of an artifact of the pretrained value model: `critic` or `critic_state`."""
         return f"{self.root}/first_critic/{part}"
 
-    def distillation(self, number: int, part: str) -> str:
-        """Returns the key of an artifact of round `number` (from 1) of a distillation into texts."""
-        return f"{self.root}/distillation/{number:04d}/{part}"
+    def sft(self, number: int, part: str) -> str:
+        """Returns the key of an artifact of round `number` of training on texts: `rollouts`, `texts` or `checkpoint`.
+
+        Rounds on the texts of a teacher count from 1; `WARM_START` is the warm start.
+        """
+        return f"{self.root}/sft/{number:04d}/{part}"
 
     def is_texts(self, key: str) -> bool:
         """Returns whether a key is that of a round's texts."""
-        number, _, part = key.removeprefix(f"{self.root}/distillation/").partition("/")
-        return key.startswith(f"{self.root}/distillation/") and bool(_NUMBER.fullmatch(number)) and part == "texts"
+        number, _, part = key.removeprefix(f"{self.root}/sft/").partition("/")
+        return key.startswith(f"{self.root}/sft/") and bool(_NUMBER.fullmatch(number)) and part == "texts"
 
     @property
     def levels(self) -> str:

@@ -21,7 +21,7 @@ from flows.curriculum import check_before, first_levels, levels_after, phase_aft
 from flows.inputs.judges import Judges, first_judges, judge
 from flows.inputs.models import fetched_source
 from flows.inputs.prompts import fitting_puzzles
-from flows.inputs.teachers import distilled
+from flows.inputs.teachers import trained_on_texts
 from flows.session.session import Session
 from stages.evaluate import evaluate
 from stages.finetune import finetune
@@ -31,7 +31,6 @@ from stages.promote import promote, weights_after
 from stages.sample import sample
 from stages.statistics.first_rewards import check_first_rewards
 from stages.training.launch import Weights
-from stages.warm_start import warm_start
 
 
 @dataclass(frozen=True)
@@ -129,11 +128,7 @@ def first_position(run: Session, puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles], P
         run.ctx.start_engine_early(run.ctx.local_folder(weights), weights.digest)
     puzzles, prompts = fitting_puzzles(run, weights, puzzles)
     run.settle_rows(run, weights, puzzles, prompts)
-    if recipe.warm_start is not None:
-        out = run.address(run.layout.warm_start("checkpoint"), Checkpoint)
-        weights = run.run(warm_start, recipe.warm_start, weights, puzzles, out=out)
-    if recipe.distil is not None:
-        weights = distilled(run, recipe.distil, weights, puzzles)
+    weights = trained_on_texts(run, weights, puzzles)
     judges = first_judges(run, weights, puzzles)
     report = run.run(evaluate, recipe.evaluate, weights, puzzles, split="val", out=run.at(0, "report", Report))
     decision = run.run(

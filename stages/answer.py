@@ -9,7 +9,7 @@ from pydantic import Field
 from artifacts.address import ArtifactAddress, Attempt
 from artifacts.config import Config
 from artifacts.errors import BadInputError
-from artifacts.identity import Identity, settings_of
+from artifacts.identity import Identity
 from artifacts.layout import Shared, shared_key
 from artifacts.reading import Artifact
 from artifacts.refs import Answers, Checkpoint, Puzzles, Ref
@@ -146,7 +146,7 @@ def missing_questions(questions: Iterable[PuzzleSample], stored: pl.DataFrame) -
 def _asked(asked: AskedApi | AskedCheckpoint) -> dict[str, Any]:
     if isinstance(asked, AskedApi):
         return {"asked": asked.identity()}
-    return {"sampling": settings_of(asked.sampling)}
+    return {"sampling": asked.sampling.model_dump(mode="json")}
 
 
 def _bought(

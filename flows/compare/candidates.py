@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from artifacts.identity import settings_of, sha256_json
+from artifacts.identity import sha256_json
 from artifacts.refs import Checkpoint, Ref
 from artifacts.store.store import Store
 from flows.checks.compared import check_buffer, refuse_value_models
@@ -45,7 +45,7 @@ class ComparedRecipe:
 
     def folder(self, rollouts: Ref[Any]) -> str:
         """Returns the name of the folder for its artifacts; it contains a digest of the settings and the rollouts."""
-        settings = {part: settings_of(getattr(self.recipe, part)) for part in LEARNING}
+        settings = {part: getattr(self.recipe, part).model_dump(mode="json") for part in LEARNING}
         digest = sha256_json({**settings, "mixed_only": self.mixed_only, "rollouts": rollouts.digest})
         return f"{_slug(self.name)}-{digest[:_DIGITS]}"
 

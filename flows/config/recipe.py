@@ -1,12 +1,11 @@
 """The recipe of a run as one typed config."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from artifacts.config import Config
-from artifacts.identity import Added
 from flows.config.distillation import DistillationConfig
 from stages.curriculum.levels import RUN
 from stages.curriculum.overlay import SECTIONS, with_base_sections
@@ -22,6 +21,7 @@ from stages.grpo.packing import PackConfig
 from stages.models.source import ModelConfig
 from stages.optional.advance import PhaseEnd
 from stages.optional.rate import PassRateConfig
+from stages.optional.sft import WarmStartConfig
 from stages.optional.teach import POLICY, TeachConfig
 from stages.prepare import PrepareConfig
 from stages.promotion.gate import PromoteConfig
@@ -31,7 +31,6 @@ from stages.sampling.config import SamplingConfig
 from stages.sampling.limits import longest, with_followed_limits
 from stages.strategies.config import BestOf
 from stages.training.critic import ValueConfig
-from stages.warm_start import WarmStartConfig
 
 
 class PhaseConfig(PhaseEnd):
@@ -94,7 +93,7 @@ class Recipe(Config):
     title: str = Field(description="Purpose of the recipe, in one line.")
     iterations: int = Field(ge=0, le=1_000_000, description="GRPO iterations after the warm start.")
     seed: int = Field(default=0, ge=0, description="Seed of every section without a seed of its own.")
-    iterate_ahead: Annotated[int, Added(before=0)] = Field(
+    iterate_ahead: int = Field(
         default=0,
         ge=0,
         le=1,
@@ -105,15 +104,15 @@ class Recipe(Config):
     model: ModelConfig
     puzzles: PrepareConfig = Field(default_factory=PrepareConfig)
     warm_start: WarmStartConfig | None = None
-    distil: Annotated[DistillationConfig | None, Added(before=None)] = Field(
+    distil: DistillationConfig | None = Field(
         default=None, description="Supervised fine-tuning on the texts of a teacher, after the warm start; null: none."
     )
     sample: SampleConfig = Field(default_factory=SampleConfig)
     grade: GradeConfig = Field(default_factory=GradeConfig)
-    value: Annotated[ValueConfig | None, Added(before=None)] = Field(
+    value: ValueConfig | None = Field(
         default=None, description="A value model, which gives each token its advantage; null: none."
     )
-    teach: Annotated[TeachConfig | None, Added(before=None)] = Field(
+    teach: TeachConfig | None = Field(
         default=None, description="On-policy distillation: a teacher judges the tokens of the rollouts; null: none."
     )
     pack: PackConfig = Field(default_factory=PackConfig)
@@ -125,13 +124,13 @@ class Recipe(Config):
         "the last.",
     )
     promote: PromoteConfig = Field(default_factory=PromoteConfig)
-    alarm: Annotated[RewardAlarm | None, Added(before=None)] = Field(
+    alarm: RewardAlarm | None = Field(
         default=RewardAlarm(),
         description="Rule by which the run warns that reward rises while held-out accuracy falls; null disables it.",
     )
 
-    rate: Annotated[PassRateConfig | None, Added(before=None)] = None
-    phases: Annotated[list[PhaseConfig], Added(before=[])] = Field(
+    rate: PassRateConfig | None = None
+    phases: list[PhaseConfig] = Field(
         default=[],
         max_length=50,
         description="Phases of the run, one after the other. Each is the recipe with other settings of "
@@ -244,10 +243,10 @@ class Recipe(Config):
             )
         self._check_abilities()
         self._check_value_model()
-        warm_start_puzzles = self.warm_start.steps * self.warm_start.puzzles_per_step if self.warm_start else 0
+        warm_start_puzzles = self.warm_start.puzzles if self.warm_start else 0
         taught_puzzles = self.distil.puzzles_per_round if self.distil else 0
         for value, name, bound, bound_name in (
-            (warm_start_puzzles, "warm_start.steps x warm_start.puzzles_per_step", self.puzzles.train, "puzzles.train"),
+            (warm_start_puzzles, "warm_start.steps x warm_start.texts_per_step", self.puzzles.train, "puzzles.train"),
             (self.sample.puzzles_per_iteration, "sample.puzzles_per_iteration", self.puzzles.train, "puzzles.train"),
             (self.sample.stride, "the stride of sample.resample", self.puzzles.train, "puzzles.train"),
             (self.evaluate.puzzles, "evaluate.puzzles", self.puzzles.val, "puzzles.val"),

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 from artifacts.documents.run_files import read_recipe
 from artifacts.errors import BadInputError
-from artifacts.identity import with_added
 from artifacts.layout import RUNS, RunLayout, artifact_of, runs_in
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact, is_published
@@ -178,7 +177,7 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None) -> Run
     """
     layout = RunLayout(run)
     try:
-        recipe = with_added(Recipe, read_recipe(store, layout))
+        recipe = read_recipe(store, layout)
     except MissingKeyError as error:
         raise BadInputError(
             f"run {run!r}", f"not in {store.url}", ", ".join(run_names(store)) or "a run", "see `deerstalker runs`"
@@ -242,7 +241,7 @@ def with_alarms(iterations: Sequence[IterationRecord], recipe: Mapping[str, Any]
         iterations: All iterations of a run so far, in order.
         recipe: The run's recipe, as JSON.
     """
-    rule, promote = recipe.get("alarm"), recipe["promote"]
+    rule, promote = recipe["alarm"], recipe["promote"]
 
     def accuracy(record: IterationRecord) -> float | None:
         measured = record.facts("evaluate").get(promote["mode"])

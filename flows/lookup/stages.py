@@ -38,9 +38,8 @@ class Stage:
 
 
 TABLE = (
-    Stage("warm_start", Checkpoint, optional=True),
-    Stage("distil", Texts, optional=True),
     Stage("sft", Checkpoint, optional=True),
+    Stage("distil", Texts, optional=True),
     Stage("pretrain", Critic, optional=True),
     Stage("rate", Levels, optional=True),
     Stage("sample", Rollouts, "rollouts"),

@@ -133,9 +133,8 @@ def text(value: MetricValue, form: str) -> str:
 
 
 def interval_text(interval: Interval) -> str:
-    """Returns an interval as `62.1% (58.0 to 66.2)`; clips the bounds to 0 and 100, which older reports exceed."""
-    low, high = max(0.0, interval.low), min(1.0, interval.high)
-    return f"{interval.mean:.1%} ({low * 100:.1f} to {high * 100:.1f})"
+    """Returns an interval as `62.1% (58.0 to 66.2)`."""
+    return f"{interval.mean:.1%} ({interval.low * 100:.1f} to {interval.high * 100:.1f})"
 
 
 def unfinished_text(truncated_fraction: MetricValue, early_stopped_fraction: MetricValue) -> str:

@@ -69,8 +69,8 @@ def print_summary(record: RunRecord, store: Store, console: Console) -> None:
         print_labelled(console, "promoted: ", promoted)
     for name, iterations, end in phase_rows(record):
         print_labelled(console, "phase:    ", f"{name}, iterations {iterations}: {end}")
-    if record.promoted and (card := record.promoted.model_card):
-        print_labelled(console, "card:     ", f"{store.url}/{card}")
+    if record.promoted:
+        print_labelled(console, "card:     ", f"{store.url}/{record.promoted.model_card}")
     if line := run_timeline(record, store):
         note = "" if line.whole else "; several attempts made it, this is the last one"
         print_labelled(console, "time:     ", line.line() + note)

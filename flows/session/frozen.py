@@ -1,12 +1,11 @@
 """Freezes the recipe of a run, and checks that a run continues with the recipe that it began with."""
 
-import json
 from typing import Any
 
 from artifacts.documents.checksums import sums_of
-from artifacts.documents.run_files import read_recipe
+from artifacts.documents.run_files import read_recipe, recipe_bytes
 from artifacts.errors import IdentityMismatchError
-from artifacts.identity import continued, differences, with_added
+from artifacts.identity import differences
 from artifacts.layout import RunLayout
 from artifacts.store.store import MissingKeyError, Store
 from flows.config.recipe import Recipe
@@ -25,7 +24,7 @@ def freeze_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
     Raises:
         IdentityMismatchError: The name is taken by a run of another recipe.
     """
-    text = (json.dumps(recipe.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n").encode()
+    text = recipe_bytes(recipe.model_dump(mode="json"))
     if store.create_bytes(layout.recipe, text):
         store.create_bytes(layout.sums, sums_of({layout.recipe.removeprefix(f"{layout.root}/"): text}))
     else:
@@ -35,15 +34,13 @@ def freeze_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
 def recipe_to_continue(store: Store, layout: RunLayout, recipe: Recipe) -> Recipe:
     """Returns the recipe with which to start or continue a run.
 
-    If an earlier version of the program froze the run's recipe, settings that were added since then get the value that
-    describes the old behaviour, unless the user chose another (see `artifacts.identity.continued`).
     `pack.row_tokens = "auto"` becomes the number with which the run began.
 
     Raises:
         IntegrityError: The file under the run's name is not a recipe.
     """
     frozen = _frozen(store, layout)
-    return recipe if frozen is None else continued(recipe, frozen).with_rows_of(frozen)
+    return recipe if frozen is None else recipe.with_rows_of(frozen)
 
 
 def _frozen(store: Store, layout: RunLayout) -> dict[str, Any] | None:
@@ -63,7 +60,7 @@ def check_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
     if frozen is None:
         return
     recipe = recipe.with_rows_of(frozen)
-    stored, current = with_added(Recipe, frozen), recipe.model_dump(mode="json")
+    stored, current = frozen, recipe.model_dump(mode="json")
     if isinstance(recipe.puzzles.puzzle, SourceConfig):
         for name in recipe.puzzles.puzzle.LOCATIONS:
             stored["puzzles"]["puzzle"].pop(name, None)

@@ -197,7 +197,7 @@ def _extended_curve(
     if set(parent_scores["puzzle_id"]) != set(scores["puzzle_id"]):
         return [_point(challenger, None)]
     noise = float(variance_of_mean(np.asarray(paired_differences(scores, parent_scores)))) / 2.0
-    return [*(before.curve or []), _point(challenger, noise)]
+    return [*(before.curve or ()), _point(challenger, noise)]
 
 
 def _point(candidate: MeasuredCheckpoint, noise: float | None) -> CurvePoint:

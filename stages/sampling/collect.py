@@ -15,7 +15,6 @@ import polars as pl
 from artifacts.activity import doing
 from artifacts.address import Attempt
 from artifacts.errors import BadInputError
-from artifacts.identity import settings_of
 from artifacts.refs import Checkpoint, Ref
 from artifacts.schemas import BY_TOOL, ROLLOUTS, as_table
 from stages.context import StageContext
@@ -201,7 +200,7 @@ class Shards:
         group_numbers: dict[str, int],
     ) -> None:
         self.attempt, self.stem, self.group_numbers = attempt, stem, group_numbers
-        self.constant = {"sampling": json.dumps(settings_of(sampling)), "weights_digest": weights.digest}
+        self.constant = {"sampling": json.dumps(sampling.model_dump(mode="json")), "weights_digest": weights.digest}
         self.tokens = self.groups = 0
         self._rows: list[dict[str, Any]] = []
         self._flushed_at = time.monotonic()

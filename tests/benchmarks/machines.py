@@ -58,7 +58,7 @@ def train(folder: Path, level: str | None, settings: list[str]) -> tuple[float, 
         for stage, value in iteration.seconds().items():
             if stage in seconds_of and (iteration.number or stage == "evaluate"):
                 seconds_of[stage].append(value)
-    warm = Store.open(str(folder), writable=False).read_bytes("runs/quickstart/warm_start/checkpoint/manifest.json")
+    warm = Store.open(str(folder), writable=False).read_bytes("runs/quickstart/sft/0000/checkpoint/manifest.json")
     seconds_of["warm_start"].append(json.loads(warm)["provenance"]["seconds"])
     return seconds, choice, seconds_of
 
@@ -76,7 +76,7 @@ def compare(level: str | None, iterations: int, warm_steps: int, rounds: int) ->
                 "--set",
                 "warm_start.epochs=1",
                 "--set",
-                "warm_start.warmup_steps=1",
+                "warm_start.warmup_share=0.1",
                 "--set",
                 "final.puzzles=16",
             ]

@@ -287,5 +287,5 @@ def test_a_finished_run_is_read_not_repeated_though_it_was_pruned(
     assert again == first
     assert run.manifests() == before
     last_lines = run.log.read_text().splitlines()[-24:]
-    stages = [line for line in last_lines if line.startswith(("sample", "finetune", "evaluate", "warm_start"))]
+    stages = [line for line in last_lines if line.startswith(("sample", "finetune", "evaluate", "sft"))]
     assert stages and all("cached" in line.lower() for line in stages)

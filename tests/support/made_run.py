@@ -16,10 +16,10 @@ from typing import Any
 
 from artifacts.address import ArtifactAddress
 from artifacts.identity import Identity
-from artifacts.layout import RunLayout, Shared, shared_key
+from artifacts.layout import WARM_START, RunLayout, Shared, shared_key
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Decision, Grades, Puzzles, Ref, Report, Rollouts
-from artifacts.schemas import PUZZLES, RESULTS, ROLLOUTS, as_table
+from artifacts.schemas import LOGPROB, PUZZLES, RESULTS, ROLLOUTS, as_table
 from artifacts.store.store import Store
 from flows.config.recipe import Recipe
 from flows.config.recipes import validate
@@ -33,11 +33,14 @@ from stages.pack import pack
 from stages.prepare import PrepareConfig, identity_of, prepare
 from stages.promote import promote
 from stages.statistics.totals import totals
+from stages.strategies.figures import sample_figures
+from tests.support import memory_store
 
+memory_store.register()
 REDUCED = {"connectives": False, "fixed_cast": True, "fixed_rooms": True, "questions": "placements"}
 WRONG = "Nobody <b>& co</b>"
 NOT_MADE = {
-    "compute_dtype", "thought_opened", "dropped", "early_stopped_fraction", "tasks", "strategies", "reliability",
+    "compute_dtype", "thought_opened", "dropped", "early_stopped_fraction", "tasks", "points", "faithfulness",
     "texts",
 }  # fmt: skip
 """Fields of documents that made runs do not have: they have no engine and no teacher."""
@@ -111,7 +114,7 @@ class _Maker:
         for key, data in _drawn(recipe.puzzles).items():
             self.store.write_bytes(key, data)
         puzzles = prepare(self.ctx, recipe.puzzles, out=_set_address(self.store, recipe.puzzles))
-        weights = self._checkpoint(self.layout.warm_start("checkpoint"), 0, 0.4)
+        weights = self._checkpoint(self.layout.sft(WARM_START, "checkpoint"), 0, 0.4)
         report = self._report(self.layout.iteration(0, "report"), puzzles, weights, "val", 0.4)
         decision = self._promote(recipe, weights, report, None, 0)
         self._report(self.layout.evaluation("before"), puzzles, weights, "test", 0.4)
@@ -234,10 +237,12 @@ class _Maker:
                             "text": text,
                             "answers": json.dumps(answers),
                             **deduction_columns(count_deductions(text, known[puzzle_id])),
+                            LOGPROB: -0.5 * len(text),
                         }
                     )
         results = as_table(rows, RESULTS)
         attempt = self._address(key, Report).attempt(Identity.of("evaluate", 1, {"key": key}, weights=weights))
         attempt.write_table("results.parquet", results, RESULTS)
-        facts = {"puzzles": len(table), "split": split, "grader": "strict", **totals(results).as_json()}
+        figures = {**totals(results).as_json(), **sample_figures(results).as_json()}
+        facts = {"puzzles": len(table), "split": split, "grader": "strict", **figures}
         return attempt.publish(facts, weights=weights, puzzles=puzzles)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from artifacts.layout import RunLayout
+from artifacts.layout import WARM_START, RunLayout
 from artifacts.reading import Artifact
 from artifacts.store.store import Store
 from tests.support.scaled_recipes import as_toml
@@ -52,6 +52,6 @@ def train(
 def from_warm_start(run: str, store: str) -> list[str]:
     """Returns the settings by which another run begins with the warm-started model of a run."""
     opened = Store.open(store, writable=False)
-    warm = Artifact.at(opened, RunLayout(run).warm_start("checkpoint"))
+    warm = Artifact.at(opened, RunLayout(run).sft(WARM_START, "checkpoint"))
     model = {"source": "folder", "path": f"{opened.url}/{warm.key}/{warm.manifest.attempt}"}
     return [f"model={as_toml(model)}", "warm_start=null"]

@@ -41,7 +41,7 @@ def network_environment(hardware: TrainHardware) -> dict[str, str]:
         TransientError: The name cannot be resolved at the moment.
     """
     name = LOOPBACK
-    if hardware.nodes > 1 and (host := hardware.rendezvous_host):
+    if hardware.nodes > 1 and (host := hardware.rendezvous):
         interface, address = interface_towards(host)
         if not hardware.rendezvous_public:
             _refuse_public(host, interface, address)

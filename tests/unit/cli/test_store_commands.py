@@ -173,7 +173,7 @@ def test_a_pruned_run_is_found_shown_reported_and_verified(linked: tuple[Store, 
     for removal in removals:
         assert not [key for key in store.list(removal.key) if not key.endswith(MANIFEST_NAME)]
     # A later `train` finds the stage as published and goes on; only one that needs the files is told why they are gone.
-    again = ArtifactAddress(store, before.key, TrainingState).find(Identity(**identity.model_dump()))
+    again = ArtifactAddress(store, before.key, TrainingState).find(identity)
     assert again == before
     with pytest.raises(
         BadInputError, match=r"pruned on .*use an artifact that was kept .*or train again under another --run"
@@ -228,7 +228,7 @@ def test_what_finished_stages_left_behind_goes_and_what_an_unfinished_one_needs_
     refreshes = record_request(store, layout, ["sample"], datetime.now(UTC), ["sample"])
     for number in (6, 7):  # redone once; in iteration 7 the new one is not finished yet
         address = ArtifactAddress(store, layout.iteration(number, "rollouts"), Rollouts)
-        identity = Identity(**Artifact.at(store, address.key).manifest.identity.model_dump())
+        identity = Artifact.at(store, address.key).manifest.identity
         remade = ArtifactAddress(store, address.key, Rollouts, refreshes.at(number))
         assert remade.find(identity) is None
         attempt = remade.attempt(identity, resumable=True)

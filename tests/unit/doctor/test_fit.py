@@ -115,7 +115,7 @@ def test_needs_by_hand() -> None:
 def test_activations_are_those_of_the_processes_of_all_nodes() -> None:
     recipe = load_recipe("smollm2")
     size = model_size(recipe.model)
-    together = ["trainer.rendezvous=a:1", "trainer.shared_dir=/shared"]
+    together = ["trainer.rendezvous=a", "trainer.shared_dir=/shared"]
     hardware = [load_hardware("cuda", [f"trainer.nodes={count}", *together]) for count in (2, 3, 4)]
     nodes = [trainer_bytes(recipe, each, size, "bf16") for each in hardware]
     assert nodes[1] - nodes[0] == nodes[2] - nodes[1] > 0

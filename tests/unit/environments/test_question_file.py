@@ -42,8 +42,8 @@ from stages.environments.tables import assertions, from_table, grader_of, names_
 from stages.grade import GradeConfig, grade
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.tokenizers.chat import ChatTokenizer
+from stages.optional.sft import WarmStartConfig, taught_groups
 from stages.prepare import SPLITS, PrepareConfig, identity_of, prepare
-from stages.warm_start import WarmStartConfig, taught_groups
 from tests.support.taught import taught_texts
 
 ROWS: list[dict[str, Any]] = [
@@ -295,7 +295,7 @@ RECIPE: dict[str, Any] = {
 def test_recipes_ask_only_for_what_questions_from_a_file_can_do(
     section: str, settings: dict[str, Any], message: str
 ) -> None:
-    extra = {"warm_start": {"steps": 1, "puzzles_per_step": 1}}
+    extra = {"warm_start": {"steps": 1, "texts_per_step": 1}}
     recipe = validate(Recipe, {**RECIPE, **extra}, "mine")
     assert Recipe.model_validate(recipe.model_dump(mode="json")) == recipe
     with pytest.raises(BadInputError, match=message):
@@ -348,7 +348,7 @@ def test_a_warm_start_on_answers_fits_a_scratch_model(tmp_path: Path) -> None:
     texts = taught_texts(puzzles, None)
     make_scratch(ScratchModel(), [*puzzles["prompt"], *texts], tmp_path)
     tokenizer = ChatTokenizer(tmp_path)
-    groups = taught_groups(WarmStartConfig(steps=1, puzzles_per_step=4), puzzles, tokenizer)
+    groups = taught_groups(WarmStartConfig(steps=1, texts_per_step=4), puzzles, tokenizer)
     assert [tokenizer.decode(group.branches[0].tokens) for group in groups] == texts
 
 

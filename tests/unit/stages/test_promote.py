@@ -214,7 +214,7 @@ def test_a_curve_begins_anew_where_the_puzzles_change(tmp_path: Path) -> None:
     rule = RollbackConfig(drop_se=0.0, patience=1)
     store, verdicts, _ = _decided(tmp_path, PromoteConfig(rollback=rule), (4, 3))
     table = Artifact.at(store, verdicts[1]["candidate"]["report"]["key"]).read_table("results.parquet", RESULTS)
-    attempt = ArtifactAddress(store, "fewer", Report).attempt(Identity("evaluate", 1, {}, {}))
+    attempt = ArtifactAddress(store, "fewer", Report).attempt(Identity.of("evaluate", 1, {}))
     attempt.write_table("results.parquet", table.filter(pl.col("puzzle_id") != table["puzzle_id"][0]), RESULTS)
     candidate = MeasuredCheckpoint.model_validate(verdicts[1]["candidate"])
     fewer = candidate.model_copy(update={"report": attempt.publish({})})
