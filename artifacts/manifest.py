@@ -15,7 +15,6 @@ from artifacts.errors import IntegrityError
 from artifacts.identity import Identity, sha256_json
 from artifacts.store.keys import is_key, shown
 
-MANIFEST_NAME = "manifest.json"
 _EXPECTED = f"a manifest of format_version {FORMAT_VERSION}"
 _REMAKE = "delete the artifact's folder and run again to make the artifact again"
 

@@ -8,7 +8,7 @@ from flows.config.distillation import ANSWERS, SOLVER, STUDENT, DistillationConf
 from flows.inputs.models import fixed_checkpoint
 from flows.inputs.prompts import refuse_overlong
 from flows.lookup.preparation import selection_line
-from flows.session import Session
+from flows.session.session import Session
 from stages.optional.distil import distil
 from stages.optional.sft import sft
 from stages.sample import sample

@@ -226,7 +226,7 @@ def _promoted(record: IterationRecord) -> float | None:
 
 
 def _alarm(record: IterationRecord) -> float | None:
-    return float(record.divergence.certain) if record.divergence else None
+    return float(record.alarm.certain) if record.alarm else None
 
 
 def _iterations_behind(record: IterationRecord) -> float | None:
@@ -354,8 +354,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("eligible_puzzles", "train puzzles that the filter leaves", _fact("sample", "eligible_puzzles"), "puzzles",
            column="eligible", terminal=".0f", page="d", prefect=0, summary=True, tracker="sampling/eligible_puzzles",
            presence=Presence.WHERE_KNOWN),
-    Metric("stage", "number of the stage of the run", _fact("advance", "stage"),
-           column="stage", terminal=".0f", page="d", prefect=0, summary=True, tracker="stage",
+    Metric("phase", "number of the phase of the run", _fact("advance", "phase"),
+           column="phase", terminal=".0f", page="d", prefect=0, summary=True, tracker="phase",
            presence=Presence.WHERE_KNOWN),
     Metric("promoted", "1 where the checkpoint was promoted", MetricSource("promote", _promoted), tracker="promoted"),
 )  # fmt: skip

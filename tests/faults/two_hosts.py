@@ -26,7 +26,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from artifacts.manifest import MANIFEST_NAME, Manifest
+from artifacts.layout import MANIFEST_NAME
+from artifacts.manifest import Manifest
 from artifacts.store.store import Store
 from artifacts.verification import verify
 from tests.support.bars import add_json_option, kept, tell

@@ -175,7 +175,7 @@ def test_the_document_tells_the_run(story: dict[str, Any]) -> None:
     document = story["document"]
     assert [row["iteration"] for row in document["iterations"]] == [0, 1, 2]
     assert set(document["test"]) == {"before", "after"}
-    sections = {"suites", "dropped", "texts", "stages", "rates", "pretraining", "tasks"}
+    sections = {"suites", "dropped", "texts", "phases", "rates", "pretraining", "tasks"}
     check_documented("train", document, unmet={*sections, "early_stopped_fraction", "damaged", *ROUNDS})
     report = Path(document["report"].removeprefix("file://")).read_text()
     assert "<script" not in report and "data:image/png;base64" in report

@@ -22,8 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from artifacts.layout import MANIFEST_NAME
 from artifacts.local.full_disk import free_bytes
-from artifacts.manifest import MANIFEST_NAME, Manifest
+from artifacts.manifest import Manifest
 from artifacts.store.store import S3Options, Store
 from artifacts.verification import verify
 from tests.support.installed import SLOW, TINY

@@ -16,14 +16,14 @@ from typing import Any
 
 from artifacts.address import ArtifactAddress
 from artifacts.identity import Identity
-from artifacts.layout import WARM_START, RunLayout, shared_key
+from artifacts.layout import WARM_START, RunLayout, Shared, shared_key
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Decision, Grades, Puzzles, Ref, Report, Rollouts
 from artifacts.schemas import LOGPROB, PUZZLES, RESULTS, ROLLOUTS, as_table
 from artifacts.store.store import Store
 from flows.config.recipe import Recipe
 from flows.config.recipes import validate
-from flows.session import freeze_recipe
+from flows.session.frozen import freeze_recipe
 from stages.context import Profile, StageContext
 from stages.environments import environment
 from stages.environments.puzzle import Puzzle
@@ -65,7 +65,7 @@ def make_context(store: Store, scratch: Path) -> StageContext:
 
 
 def _set_address(store: Store, config: PrepareConfig) -> ArtifactAddress[Puzzles]:
-    return ArtifactAddress(store, shared_key("puzzles", "set", identity_of(config)), Puzzles)
+    return ArtifactAddress(store, shared_key(Shared.PUZZLES, "set", identity_of(config)), Puzzles)
 
 
 @cache

@@ -96,7 +96,7 @@ def _rows(
             default = "required" if name in required else _default(field)
             yield f"`{path}`", "list of sections", f"({default})" if optional else default, field["description"]
             model = definitions[_parts(field["items"])[0]]
-            own = {key: value for key, value in model["properties"].items() if path != "stages" or key not in SECTIONS}
+            own = {key: value for key, value in model["properties"].items() if path != "phases" or key not in SECTIONS}
             yield from _rows(own, model.get("required", ()), definitions, f"{path}[].", optional=True)
             continue
         if kinds is not None:

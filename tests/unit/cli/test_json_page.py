@@ -47,7 +47,7 @@ from tests.support.made_run import NOT_MADE, make_run
 DAMAGE = {"damaged"}
 ROUNDS = {"points", "faithfulness"}
 """Figures of strategies that ask in rounds, which need an engine."""
-STAGED = {"stages", "rates", "pretraining"}
+PHASED = {"phases", "rates", "pretraining"}
 """What only runs with stages, rates or a value model have; `test_stages.py` and `test_preparation.py` beside the report
 read it."""
 
@@ -110,7 +110,7 @@ def test_a_page_that_differs_from_a_document_is_noticed(document: dict[str, Any]
 
 def test_documents_of_a_store(runs: Store, capsys: pytest.CaptureFixture[str]) -> None:
     at = ("--store", runs.url)
-    check_documented("show", printed(capsys, "show", "made", *at), unmet=NOT_MADE | DAMAGE | STAGED)
+    check_documented("show", printed(capsys, "show", "made", *at), unmet=NOT_MADE | DAMAGE | PHASED)
     check_documented("runs", printed(capsys, "runs", *at), unmet=DAMAGE)
     check_documented("report", printed(capsys, "report", "made", *at), unmet=DAMAGE)
     check_documented("diff", printed(capsys, "diff", "made", "other", *at), unmet=NOT_MADE | DAMAGE)

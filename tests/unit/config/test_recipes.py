@@ -26,7 +26,7 @@ from flows.config.recipes import load_profile, load_recipe, recipe_names, valida
 from flows.lookup.checkpoints import trained_sampling
 from flows.lookup.history import read_run
 from flows.opening import RunRequest, opened, with_fixed_model
-from flows.session import check_recipe, freeze_recipe, recipe_to_continue
+from flows.session.frozen import check_recipe, freeze_recipe, recipe_to_continue
 from stages.evaluate import EvaluateConfig
 from stages.models.from_scratch import ScratchModel
 from stages.models.source import StoredModel
@@ -81,9 +81,9 @@ def test_evaluations_follow_the_limits_of_training_and_nothing_else(setting: dic
     assert (sampled.max_tokens, sampled.stop, sampled.tool_calls, sampled.early_stop) == (7, ("X",), 0, None)
 
 
-def test_evaluations_of_a_staged_run_follow_the_stage_with_the_highest_limit() -> None:
+def test_evaluations_of_a_run_with_phases_follow_the_phase_with_the_highest_limit() -> None:
     recipe = load_recipe("fastcurl", ["final.sampled={samples_per_prompt=2}"])
-    longest = [stage.sample.sampling.max_tokens for stage in recipe.stages]
+    longest = [phase.sample.sampling.max_tokens for phase in recipe.phases]
     assert longest == [8192, 16384, 24576, 16384]
     assert recipe.evaluate.sampled.max_tokens == recipe.final.sampled.max_tokens == 24576
 
@@ -331,7 +331,7 @@ def test_a_run_that_stored_nothing_keeps_no_name(request_of_mine: Callable[..., 
             ["rate={models=[{name='big'}]}", "sample.order={by='pools', column='tokens:big'}"],
             r"'tokens:big', which is no share .* expected accuracy:NAME, exact:NAME, truncated:NAME",
         ),
-        (["stages=[{name='a', sample={order={by='pools', column='num_clues'}}}]"], r"'num_clues', which is no share"),
+        (["phases=[{name='a', sample={order={by='pools', column='num_clues'}}}]"], r"'num_clues', which is no share"),
         (
             ["distil.sample.order={by='pools', column='difficulty:rooms'}"],
             r"distil\.sample\.order\.column: 'difficulty:rooms', which is no share",
@@ -426,7 +426,7 @@ def test_a_recipe_that_iterates_ahead_corrects_for_older_weights() -> None:
     [
         ("quickstart", "finetune.loss.importance_correction=none", "does not correct for them"),
         ("open_rs1", "iterate_ahead=1", "does not correct for them: drop .* temperature_of = 'loss'"),
-        ("deepscaler", "iterate_ahead=1", "before it is known which of `stages` comes next: set it to 0"),
+        ("deepscaler", "iterate_ahead=1", "before it is known which of `phases` comes next: set it to 0"),
         ("on_policy_distillation", "iterate_ahead=1", "older weights than those that teach compares with"),
         ("quickstart", "sample.order={by='pools'}", "before this iteration's rates are known"),
         ("quickstart", "iterate_ahead=2", r"less than or equal to 1 \(found 2\)"),

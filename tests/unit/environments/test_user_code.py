@@ -33,7 +33,7 @@ from flows.cli.app import run_command
 from flows.config.recipes import load_recipe
 from flows.config.suites import load_suite
 from flows.lookup.splits import named_split
-from flows.session import check_recipe, freeze_recipe
+from flows.session.frozen import check_recipe, freeze_recipe
 from stages.context import Profile, StageContext
 from stages.environments import environment
 from stages.environments.puzzle import Graded, Puzzle

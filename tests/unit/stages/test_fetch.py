@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError
 from artifacts.identity import Identity
-from artifacts.layout import shared_key
+from artifacts.layout import Shared, shared_key
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.schemas import PUZZLES as PUZZLES_SCHEMA
 from artifacts.store.store import Store
@@ -19,7 +19,7 @@ from flows.config.recipes import load_recipe
 from flows.inputs.models import fetched_from_a_lost_folder, fetched_source
 from flows.orchestration.gpu_permit import gpu_permit
 from flows.report.terminal.live import current_view
-from flows.session import Stages
+from flows.session.calls import Stages
 from stages.context import Profile, StageContext
 from stages.environments.generate import TIERS, generate
 from stages.environments.logic_puzzles.answers import write_answer
@@ -93,7 +93,7 @@ def test_an_engine_starts_while_the_model_is_fetched_if_the_run_will_sample(
 
 
 def address_of(config: FolderModel, ctx: StageContext) -> ArtifactAddress[Checkpoint]:
-    return ArtifactAddress(ctx.store, shared_key("models", "folder", identity_of(config, PUZZLES)), Checkpoint)
+    return ArtifactAddress(ctx.store, shared_key(Shared.MODELS, "folder", identity_of(config, PUZZLES)), Checkpoint)
 
 
 def overwrite(folder: Path) -> None:
@@ -195,7 +195,9 @@ def test_the_tokenizer_is_made_from_what_is_taught(ctx: StageContext) -> None:
     made = attempt.publish()
     tokens: dict[str, float] = {}
     for name, taught in (("before", None), ("terse", "terse"), ("plain", "plain")):
-        out = ArtifactAddress(ctx.store, shared_key("models", "scratch", identity_of(SMALL, made, taught)), Checkpoint)
+        out = ArtifactAddress(
+            ctx.store, shared_key(Shared.MODELS, "scratch", identity_of(SMALL, made, taught)), Checkpoint
+        )
         tokenizer = Tokenizer.from_file(
             str(ctx.local_folder(fetch(ctx, SMALL, made, taught, out=out)) / "tokenizer.json")
         )

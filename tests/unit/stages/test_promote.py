@@ -16,7 +16,7 @@ from artifacts.address import ArtifactAddress
 from artifacts.documents.self_checksum import sealed_json
 from artifacts.errors import IntegrityError
 from artifacts.identity import Identity
-from artifacts.manifest import MANIFEST_NAME
+from artifacts.layout import MANIFEST_NAME
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Decision, Ref, Report
 from artifacts.schemas import RESULTS
