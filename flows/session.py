@@ -27,7 +27,8 @@ from flows.views import ProgressView, RunPages
 from stages.context import StageContext
 from stages.environments.config import SourceConfig
 from stages.optional.value import Valued
-from stages.training.launch import Weights, save_state
+from stages.training.launch import Weights
+from stages.training.saved_state import save_state
 
 
 class Reusable(Protocol):
@@ -46,8 +47,11 @@ Role = Literal["both", "sampler", "trainer"]
 """Part of a run with `iterate_ahead` that a flow run does."""
 
 
-_CODE_SETTINGS = ("puzzles.puzzle.sha256:", "puzzles.puzzle.version:")
-"""Settings that differ between versions of an environment's code, as `differences` writes them."""
+_CODE_SETTINGS = (
+    "puzzles.puzzle.sha256:", "puzzles.puzzle.version:",
+    "finetune.loss.function.sha256:", "grade.reward.function.sha256:",
+)  # fmt: skip
+"""Settings that differ between versions of a user's code, as `differences` writes them."""
 
 
 _NEVER = datetime.min.replace(tzinfo=UTC)
@@ -438,11 +442,15 @@ def check_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
         for name in recipe.puzzles.puzzle.LOCATIONS:
             stored["puzzles"]["puzzle"].pop(name, None)
             current["puzzles"]["puzzle"].pop(name, None)
+    for part in (stored, current):  # a file may have moved
+        for function in (part["finetune"]["loss"]["function"], part["grade"]["reward"]["function"]):
+            if function is not None:
+                function.pop("folder")
     if changes := differences(stored, current):
         if any(change.startswith(_CODE_SETTINGS) for change in changes):
             raise IdentityMismatchError(
                 f"run {layout.run!r}",
-                f"the code of its environment has changed: {'; '.join(changes[:6])}",
+                f"the code that it uses has changed: {'; '.join(changes[:6])}",
                 "the code that the run began with",
                 "restore it, or choose another --run name",
             )

@@ -20,8 +20,8 @@ from stages.grpo.groups import Branch, Group
 from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.texts.supervised import check_fits, check_round_trip
-from stages.training.job import EpochOrder, LossConfig, OptimizerConfig
-from stages.training.launch import JobSettings, Target, Weights, train_and_publish, warn_of_rounding
+from stages.training.job import EpochOrder, JobSettings, LossConfig, OptimizerConfig
+from stages.training.launch import Target, Weights, train_and_publish, warn_of_rounding
 
 REVISION = 1
 _OTHER_TEXTS = "choose another model, or another warm_start.text"
@@ -120,10 +120,10 @@ def warm_start(
 def job_settings_of(config: WarmStartConfig) -> JobSettings:
     """Returns rates, loss and passes of the warm start; `config.seed` also determines the order of the later passes."""
     return JobSettings(
-        [_learning_rate(config, step) for step in range(config.steps * config.epochs)],
-        config.epochs,
-        LossConfig(kind="cross_entropy"),
-        config.optimizer,
+        learning_rates=tuple(_learning_rate(config, step) for step in range(config.steps * config.epochs)),
+        epochs=config.epochs,
+        loss=LossConfig(kind="cross_entropy"),
+        optimizer=config.optimizer,
         epoch_order=config.epoch_order,
         epoch_seed=config.seed,
     )

@@ -13,7 +13,8 @@ from flows.session import Session
 from stages.optional.pretrain import pretrain
 from stages.optional.value import value
 from stages.training.critic import PretrainConfig, ValueConfig, check_tokenizer
-from stages.training.launch import Weights, state_beside
+from stages.training.launch import Weights
+from stages.training.saved_state import state_beside
 
 
 def check_stored(config: ValueConfig, store: Store) -> None:

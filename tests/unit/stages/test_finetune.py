@@ -16,22 +16,22 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError
-from artifacts.identity import Identity, settings_of, sha256_json
+from artifacts.identity import Identity, sha256_json
 from artifacts.manifest import StoredFile, content_digest
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Ref, TrainingState
 from artifacts.store.store import Store
-from artifacts.tensors import BATCH_FILE
+from artifacts.tensors import BATCH_FILE, PackedBatch
 from flows.config.recipes import load_recipe
 from stages.context import Profile, StageContext
 from stages.finetune import FinetuneConfig, finetune
 from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.tensors import WEIGHTS
 from stages.training.epochs import epoch_steps
-from stages.training.job import LossConfig
-from stages.training.launch import Weights, state_beside
+from stages.training.job import JobSettings
+from stages.training.launch import Weights
+from stages.training.saved_state import state_beside
 from stages.training.schedules.learning_rates import learning_rate_at, step_rate
-from stages.training.trainable import TrainableConfig
 from stages.training.trainer_batch import TrainerBatch
 from stages.training.worker_group.hardware import TrainHardware
 from tests.support.trees import VOCAB, save_model, tree_batch
@@ -121,7 +121,7 @@ class Run:
     def batch_of(self, key: str, data: bytes) -> Ref[Batch]:
         attempt = ArtifactAddress(self.store, key, Batch).attempt(Identity.of("pack", 1, {"key": key}))
         attempt.write_bytes(BATCH_FILE, data)
-        return attempt.publish()
+        return attempt.publish({"minibatches": PackedBatch.from_bytes(data, key).minibatches})
 
     def step(
         self,
@@ -152,15 +152,6 @@ class Run:
             ctx or self.ctx, config, weights, batch or self.batch,
             iteration=n, out=out, state_out=state_out, reference_out=reference_out,
         )  # fmt: skip
-
-    def reused(self, settings: dict[str, Any], config: dict[str, Any]) -> bool:
-        """Whether a checkpoint with these settings in its identity is what finetune makes under a config."""
-        name = f"made-{sha256_json([settings, config])[:8]}"
-        identity = Identity.of("finetune", 1, settings, weights=self.model, batch=self.batch)
-        attempt = ArtifactAddress(self.store, f"{name}/1/checkpoint", Checkpoint).attempt(identity)
-        attempt.write_bytes("config.json", b"{}")
-        made = attempt.publish({"steps": []})
-        return self.step(name, 1, Weights(self.model), **config).checkpoint == made
 
     def steps_of(self, weights: Weights) -> list[dict[str, Any]]:
         return Artifact.open(self.store, weights.checkpoint).manifest.facts["steps"]
@@ -264,7 +255,7 @@ def test_a_frozen_iteration_keeps_the_weights_and_the_next_trains(run: Run) -> N
     """The trainer is not asked; the identity holds a rate of 0, not the number of frozen iterations."""
     first = run.step("frozen", 1, Weights(run.model), frozen_iterations=1)
     assert first.checkpoint.digest == run.model.digest and first.state is None
-    assert Artifact.open(run.store, first.checkpoint).manifest.identity.config["learning_rate"] == 0.0
+    assert Artifact.open(run.store, first.checkpoint).manifest.identity.config["learning_rates"] == [0.0]
     second = run.step("frozen", 2, first, frozen_iterations=1)
     plain = run.step("thawed", 2, Weights(run.model))
     assert second.checkpoint.digest == plain.checkpoint.digest
@@ -311,19 +302,14 @@ def test_an_average_reference_follows_the_policies(run: Run) -> None:
     assert run.steps_of(third)[0]["kl"] > 1e-6
 
 
-def test_what_was_made_before_a_setting_existed_is_found_again(run: Run) -> None:
-    """As the stage wrote it: without epoch order, precision of masters, or limit of skipped steps."""
-    before = {
-        "learning_rate_of": "step", "least_shares": 25, "epochs": 1, "carry_state": True, "reference": "none",
-        "reference_iterations": 10, "reference_decay": 0.99, "learning_rate": 0.01,
-        "loss": settings_of(LossConfig()), "trainable": TrainableConfig().model_dump(mode="json"),
-        "optimizer": {"betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0, "max_grad_norm": 1.0},
-    }  # fmt: skip
-    for order in ({}, {"epoch_order": "same"}):
-        assert run.reused(before, order), "one pass has no order"
-    assert run.reused({**before, "epochs": 2}, {"epochs": 2, "epoch_order": "same"})
-    shuffled = {**before, "epochs": 2, "epoch_order": "shuffled"}
-    assert run.reused(shuffled, {"epochs": 2})
+def test_a_single_pass_has_no_order() -> None:
+    """So that the setting without effect makes no other identity."""
+
+    def settings(**config: Any) -> JobSettings:
+        return JobSettings.of(FinetuneConfig.model_validate(config), learning_rates=[0.1, 0.1], epoch_seed=7)
+
+    assert settings() == settings(epoch_order="same") != settings(epochs=2) != settings(epochs=2, epoch_order="same")
+    assert (settings(epochs=2).epoch_order, settings(epochs=2).epoch_seed) == ("shuffled", 7)
 
 
 def test_later_passes_follow_from_the_batch(run: Run) -> None:
