@@ -33,7 +33,6 @@ class PackedBatch:
         completion_mask: uint8 [R, T], 1 for completion tokens in the loss; 0 for those that a tool wrote.
         sampler_logprobs: float32 [R, T], 0 outside completions and for tokens of a tool.
         advantages: float32 [R, T], 0 outside completions and for tokens of a tool.
-        weights: float32 [R, T], loss weight >= 0, 0 where completion_mask is 0.
         minibatch: int32 [R], the optimizer step of a row, from 0 without gaps.
         right: uint8 [R, T], 1 for the tokens in the loss of completions whose answers are all right; None if the batch
             does not mark them.
@@ -46,7 +45,6 @@ class PackedBatch:
     completion_mask: npt.NDArray[np.uint8]
     sampler_logprobs: npt.NDArray[np.float32]
     advantages: npt.NDArray[np.float32]
-    weights: npt.NDArray[np.float32]
     minibatch: npt.NDArray[np.int32]
     right: npt.NDArray[np.uint8] | None = None
 
@@ -118,14 +116,12 @@ class PackedBatch:
         padding = self.segment_ids < 0
         completion = ~padding & (self.segment_ids != self.parent_ids)
         counted = self.completion_mask == 1
-        finite = np.isfinite(self.sampler_logprobs) & np.isfinite(self.advantages) & np.isfinite(self.weights)
-        stray = (self.weights < 0) | ((self.weights != 0) & ~counted)
+        finite = np.isfinite(self.sampler_logprobs) & np.isfinite(self.advantages)
         _refuse_rows(~padding[:, 1:] & padding[:, :-1], where, "a token after padding", "padding on the right only")
         _refuse_rows(padding & ((self.tokens != 0) | counted), where, "content in padding", "zeros")
         _refuse_rows(counted & ~completion, where, "a prompt token in the loss", "completion tokens only")
         _refuse_rows(~finite, where, "a NaN or an infinity", "finite numbers")
         _refuse_rows(self.sampler_logprobs > 1e-3, where, "a positive logprob", "at most 0")
-        _refuse_rows(stray, where, "a stray loss weight", ">= 0, masked tokens 0")
 
     def _check_segments(self, where: str) -> None:
         """Checks that each segment is contiguous, and that each completion continues a prompt earlier in its row."""

@@ -1,28 +1,22 @@
 """The stage that updates the weights on a packed batch."""
 
 from dataclasses import replace
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError
 from artifacts.identity import Identity
+from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Ref, TrainingState
-from artifacts.tensors import BATCH_FILE, PackedBatch
+from artifacts.tensors import BATCH_FILE
 from stages.context import StageContext
-from stages.training.job import EpochOrder, LossConfig, OptimizerConfig
-from stages.training.launch import JobSettings, Target, Weights, carry_over, train_and_publish, warn_of_rounding
+from stages.training.job import JobSettings, UpdateConfig
+from stages.training.launch import Target, Weights, carry_over, train_and_publish, warn_of_rounding
 from stages.training.rounding import step_warning
 from stages.training.schedules.kl_schedule import KlScheduleConfig, kl_coef_at
-from stages.training.schedules.learning_rates import (
-    LEARNING_RATE_SETTINGS,
-    LearningRateConfig,
-    learning_rate_at,
-    shared_rate,
-    step_rate,
-)
-from stages.training.trainable import TrainableConfig
+from stages.training.schedules.learning_rates import LearningRateConfig, shared_rate, step_rate
 
 REVISION = 1
 
@@ -30,14 +24,9 @@ _SEED_DIGITS = 12
 """Number of hex digits of the batch's digest (part of the identity) that seed the order of the later passes."""
 
 
-class FinetuneConfig(LearningRateConfig):
+class FinetuneConfig(UpdateConfig, LearningRateConfig):
     """Loss, optimizer, learning rate and reference of the GRPO updates."""
 
-    epochs: int = Field(default=1, ge=1, le=1_000_000, description="Passes over the rollouts of an iteration.")
-    epoch_order: EpochOrder = Field(
-        default="shuffled",
-        description="Mini-batches of the passes after the first: drawn again from the batch's rows, or as packed.",
-    )
     frozen_iterations: int = Field(
         default=0,
         ge=0,
@@ -51,12 +40,9 @@ class FinetuneConfig(LearningRateConfig):
         description="Carry master weights and optimizer state over to the next iteration; false starts each iteration "
         "from the checkpoint with a new optimizer.",
     )
-    loss: LossConfig = Field(default_factory=LossConfig)
     kl_schedule: KlScheduleConfig | None = Field(
         default=None, description="How `loss.kl_coef` falls over the iterations; null keeps it."
     )
-    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
-    trainable: TrainableConfig = Field(default_factory=TrainableConfig)
     reference: Literal["none", "base", "periodic", "ema"] = Field(
         default="none",
         description="Reference model of the KL term: none, the model that GRPO starts from, an earlier policy that is "
@@ -113,21 +99,13 @@ def finetune(
         BadInputError: The recipe needs a reference and there is none, or its vocabulary differs.
         DeerstalkerError: The trainer ran out of memory, or the checkpoint is of an unsupported family.
     """
-    frozen = iteration <= config.frozen_iterations
-    learning = max(1, iteration - config.frozen_iterations)  # schedules begin when the weights begin to change
-    learning_rate = 0.0 if frozen else learning_rate_at(config, learning)
-    kl_coef = kl_coef_at(config.loss.kl_coef, config.kl_schedule, learning)
-    config = config.model_copy(
-        update={"loss": config.loss.model_copy(update={"kl_coef": kl_coef}), "kl_schedule": None}
-    )
-    left_out = {*LEARNING_RATE_SETTINGS, "frozen_iterations"}
-    settings = {name: value for name, value in config.model_dump(mode="json").items() if name not in left_out}
     reference = None if config.reference == "none" else weights.reference
     if config.reference != "none" and reference is None:
         raise BadInputError(
             f"finetune {iteration}", "no reference model", f"one, because finetune.reference is {config.reference!r}",
             "check whether the reference of the previous iteration was removed",
         )  # fmt: skip
+    settings = _settings(ctx, config, batch, iteration)
     inputs = {
         "weights": weights.checkpoint,
         "training_state": weights.state,
@@ -135,42 +113,57 @@ def finetune(
         "reference": reference,
     }
     target = Target(
-        Identity.of("finetune", REVISION, {**settings, "learning_rate": learning_rate}, **inputs),
+        Identity.of("finetune", REVISION, {**_identity(settings), "carry_state": config.carry_state}, **inputs),
         checkpoint=out,
         state=state_out if config.carry_state else None,
         inputs=inputs,
         reference=reference_out if config.reference == "ema" else None,
     )
+    start = replace(weights, reference=reference)
     if published := target.published():
-        return _with_reference(published, weights, config, iteration)
-    folder = ctx.local_folder(batch)
-    packed = PackedBatch.from_bytes((folder / BATCH_FILE).read_bytes(), batch.key)
-    if frozen or packed.minibatches == 0:
-        return _with_reference(carry_over(weights, target, ctx), weights, config, iteration)
-    rates = [step_rate(config, learning, packed.minibatches)] * packed.minibatches * config.epochs
-    highest = shared_rate(config, config.learning_rate, packed.minibatches)
-    if learning == 1 and config.optimizer.master_dtype == "bf16" and (warning := step_warning(highest)):
-        ctx.log.warning("%s", warning)
-    job_settings = JobSettings(
-        learning_rates=rates,
-        epochs=config.epochs,
-        loss=config.loss,
-        optimizer=config.optimizer,
-        trainable=config.trainable,
-        reference=reference,
-        reference_decay=config.reference_decay,
-        epoch_order=config.epoch_order,
-        epoch_seed=int(batch.digest[:_SEED_DIGITS], 16),
-    )
-    trained = train_and_publish(weights, folder / BATCH_FILE, job_settings, target, ctx, label=f"finetune {iteration}")
-    if learning == max(1, config.warmup_iterations):  # the first iteration with the highest rate
-        warn_of_rounding(trained, job_settings, "finetune.learning_rate", ctx)
-    return _with_reference(trained, weights, config, iteration)
-
-
-def _with_reference(trained: Weights, before: Weights, config: FinetuneConfig, iteration: int) -> Weights:
-    """Returns the trained weights with the reference of the next iteration."""
+        trained = published
+    elif any(settings.learning_rates):
+        batch_file = ctx.local_folder(batch) / BATCH_FILE
+        trained = train_and_publish(start, batch_file, settings, target, ctx, label=f"finetune {iteration}")
+        _warn_of_rates(config, settings, trained, iteration - config.frozen_iterations, ctx)
+    else:  # the iteration is frozen, or its batch is empty
+        trained = carry_over(start, target, ctx)
     if config.reference == "ema":
         return trained
     refresh = config.reference == "periodic" and iteration % config.reference_iterations == 0
-    return replace(trained, reference=trained.checkpoint if refresh else before.reference)
+    return replace(trained, reference=trained.checkpoint if refresh else weights.reference)
+
+
+def _identity(settings: JobSettings) -> dict[str, Any]:
+    """Returns the settings that enter the identity: the code of a user's own loss, not the place of its file."""
+    plain = settings.model_dump(mode="json")
+    if settings.loss.function is not None:
+        settings.loss.function.found()  # before a trainer starts
+        plain["loss"]["function"] = settings.loss.function.identity()
+    return plain
+
+
+def _settings(ctx: StageContext, config: FinetuneConfig, batch: Ref[Batch], iteration: int) -> JobSettings:
+    """Returns how the job of an iteration trains: its rates are 0 while the weights are frozen."""
+    steps: int = Artifact.open(ctx.store, batch).manifest.facts["minibatches"]
+    learning = max(1, iteration - config.frozen_iterations)  # schedules begin when the weights begin to change
+    rate = 0.0 if iteration <= config.frozen_iterations else step_rate(config, learning, steps)
+    kl_coef = kl_coef_at(config.loss.kl_coef, config.kl_schedule, learning)
+    return JobSettings.of(
+        config.model_copy(update={"loss": config.loss.model_copy(update={"kl_coef": kl_coef})}),
+        learning_rates=[rate] * steps * config.epochs,
+        epoch_seed=int(batch.digest[:_SEED_DIGITS], 16),
+        reference_decay=config.reference_decay if config.reference == "ema" else None,
+    )
+
+
+def _warn_of_rates(
+    config: FinetuneConfig, settings: JobSettings, trained: Weights, learning: int, ctx: StageContext
+) -> None:
+    """Warns once if rounding undoes most of the steps; `learning` counts the iterations that changed the weights."""
+    if learning == 1 and config.optimizer.master_dtype == "bf16":
+        highest = shared_rate(config, config.learning_rate, len(settings.learning_rates) // config.epochs)
+        if warning := step_warning(highest):
+            ctx.log.warning("%s", warning)
+    if learning == max(1, config.warmup_iterations):  # the first iteration with the highest rate
+        warn_of_rounding(trained, settings, "finetune.learning_rate", ctx)

@@ -12,7 +12,8 @@ from stages.promotion.gate import PromoteConfig, decide
 from stages.promotion.model_card import CARD, model_card
 from stages.promotion.promoted import Promoted, read_promoted, write_promoted
 from stages.statistics.records import DECISION_FILE, read_decision
-from stages.training.launch import Weights, state_beside
+from stages.training.launch import Weights
+from stages.training.saved_state import state_beside
 
 REVISION = 3
 

@@ -14,7 +14,8 @@ from flows.compare.algorithm import algorithm
 from flows.config.recipe import Recipe
 from flows.config.recipe_diff import differences
 from flows.config.recipes import load_recipe, overridden, validate
-from stages.training.launch import Weights, state_beside
+from stages.training.launch import Weights
+from stages.training.saved_state import state_beside
 
 OWN = "own"
 """The name of the candidate with the run's own settings."""

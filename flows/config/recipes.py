@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from flows.config.recipe import Recipe
 from flows.config.settings import load_settings, overridden, settings_names, validate
@@ -28,7 +29,15 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
             file beside the recipe.
     """
     recipe = load_settings(Recipe, "recipes", name, overrides)
-    return recipe.model_copy(update={"puzzles": located_beside(name, recipe.puzzles)})
+    folder, loss, reward = _folder(name), recipe.finetune.loss, recipe.grade.reward
+    update: dict[str, Any] = {"puzzles": located_beside(name, recipe.puzzles)}
+    if loss.function is not None:
+        loss = loss.model_copy(update={"function": loss.function.located(folder)})
+        update["finetune"] = recipe.finetune.model_copy(update={"loss": loss})
+    if reward.function is not None:
+        reward = reward.model_copy(update={"function": reward.function.located(folder)})
+        update["grade"] = recipe.grade.model_copy(update={"reward": reward})
+    return recipe.model_copy(update=update)
 
 
 def located_beside(name: str, puzzles: PrepareConfig) -> PrepareConfig:
@@ -43,8 +52,12 @@ def located_beside(name: str, puzzles: PrepareConfig) -> PrepareConfig:
     """
     if not isinstance(puzzles.puzzle, SourceConfig):
         return puzzles
-    folder = Path(name).parent if name.endswith(".toml") else Path()
-    return puzzles.model_copy(update={"puzzle": puzzles.puzzle.located(folder)})
+    return puzzles.model_copy(update={"puzzle": puzzles.puzzle.located(_folder(name))})
+
+
+def _folder(name: str) -> Path:
+    """Returns the folder of a settings file; that of a name is the working folder."""
+    return Path(name).parent if name.endswith(".toml") else Path()
 
 
 def load_profile(name: str, overrides: Sequence[str] = ()) -> Profile:

@@ -10,7 +10,8 @@ from flows.session.session import Session
 from stages.optional.pretrain import pretrain
 from stages.optional.value import value
 from stages.training.critic import PretrainConfig, check_tokenizer
-from stages.training.launch import Weights, state_beside
+from stages.training.launch import Weights
+from stages.training.saved_state import state_beside
 
 
 def first_critic(run: Session, policy: Ref[Checkpoint]) -> Weights | None:

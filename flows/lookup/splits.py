@@ -5,8 +5,8 @@ from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Puzzles, Ref, Report
 from artifacts.store.store import Store
-from stages.environments.user_code.config import note_file
 from stages.prepare import SPLITS
+from stages.processes.user_file import note_file
 
 
 def named_split(name: str, store: Store, where: str) -> tuple[Ref[Puzzles], str]:

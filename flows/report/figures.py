@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.lookup.stages import PARTS
 from flows.report import metrics
-from flows.report.metrics import Metric, MetricValue, Presence, number, values_of
+from flows.report.metrics import OWN, Metric, MetricValue, Presence, named_own, number, values_of
 from stages.statistics.records import Measurement
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class IterationFigures:
         Raises:
             KeyError: The registry has no such metric.
         """
-        return number(self.values[key])
+        return number(self.values.get(key) if key.startswith(OWN) else self.values[key])
 
     @property
     def total_s(self) -> float:
@@ -115,7 +115,8 @@ def compared() -> list[Metric]:
 
 
 def _columns(iterations: Sequence[IterationFigures], is_shown: Callable[[Metric], bool]) -> list[Metric]:
-    columns = [item for item in metrics.METRICS if is_shown(item) and _has_column(item, iterations)]
+    own = named_own(key.removeprefix(OWN) for item in iterations for key in item.values if key.startswith(OWN))
+    columns = [item for item in (*metrics.METRICS, *own) if is_shown(item) and _has_column(item, iterations)]
     return sorted(columns, key=lambda item: item.presence)
 
 

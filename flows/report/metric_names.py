@@ -17,7 +17,8 @@ def iteration_metrics(record: IterationRecord) -> dict[str, float]:
     These are the metrics of the registry, the mean of each reward term (`rewards/format/mean`), the held-out
     measurement (`eval/sampled/accuracy`) and the seconds of each stage (`timing_s/sample`).
     """
-    values = {item.tracker: number(item.source.read(record)) for item in metrics.METRICS if item.tracker}
+    known = (*metrics.METRICS, *metrics.own_metrics([record]))
+    values = {item.tracker: number(item.source.read(record)) for item in known if item.tracker}
     terms = {
         f"rewards/{fact.removeprefix('reward/')}": value
         for fact, value in record.facts("grade").items()

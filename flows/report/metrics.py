@@ -27,6 +27,8 @@ MetricValues = Mapping[str, MetricValue]
 """The figures of one iteration by metric key."""
 
 _FEWEST_STATEMENTS = 0.05
+OWN = "loss/"
+"""Beginning of the keys of the metrics that a user's own loss returns."""
 INTERVAL = "interval"
 """The format of a mean with its 95% interval: `62.1% (58.0 to 66.2)`."""
 
@@ -364,5 +366,23 @@ METRICS: tuple[Metric, ...] = (
 
 def values_of(record: IterationRecord) -> dict[str, MetricValue]:
     """Returns the value of every metric in an iteration, by key; None if it was not measured and has no default."""
-    values = {item.key: item.source.read(record) for item in METRICS}
-    return {item.key: item.default if values[item.key] is None else values[item.key] for item in METRICS}
+    values = {item.key: item.source.read(record) for item in (*METRICS, *own_metrics([record]))}
+    return values | {item.key: item.default for item in METRICS if values[item.key] is None}
+
+
+def own_metrics(records: Iterable[IterationRecord]) -> list[Metric]:
+    """Returns a metric for each that the user's own loss of some iterations returns, as `loss/NAME`."""
+    return named_own(name for record in records for step in record.steps for name in step.get("own", {}))
+
+
+def named_own(names: Iterable[str]) -> list[Metric]:
+    """Returns the metrics of the user's own loss with these names, each once."""
+    return [
+        Metric(f"{OWN}{name}", name, _own_mean(name), column=name, terminal=".4g", page=".4g", prefect=5, plotted=True,
+               tracker=f"{OWN}{name}", compare=".4g", presence=Presence.WHERE_KNOWN)
+        for name in dict.fromkeys(names)
+    ]  # fmt: skip
+
+
+def _own_mean(name: str) -> MetricSource:
+    return MetricSource("finetune", lambda record: mean_known(step.get("own", {}).get(name) for step in record.steps))

@@ -16,7 +16,7 @@ from flows.lookup.preparation import newest_rates, preparation_lines, pretrainin
 from flows.report import measures
 from flows.report.figures import iteration_figures, measurement, summary_metrics
 from flows.report.measures import MODES
-from flows.report.metrics import interval_text
+from flows.report.metrics import OWN, interval_text
 from flows.report.text.visible import visible
 from flows.report.text.wrapping import print_command, print_labelled
 from flows.report.timeline import run_timeline
@@ -171,6 +171,7 @@ def _iteration(record: RunRecord, index: int) -> dict[str, Any]:
     return {
         "iteration": figures.number,
         **{item.key: figures.value(item.key) for item in summary_metrics()},
+        "own": {key.removeprefix(OWN): figures.value(key) for key in figures.values if key.startswith(OWN)},
         "promoted": figures.promoted,
         "seconds": figures.seconds,
     }

@@ -11,8 +11,11 @@ from artifacts.store.store import MissingKeyError, Store
 from flows.config.recipe import Recipe
 from stages.environments.config import SourceConfig
 
-_CODE_SETTINGS = ("puzzles.puzzle.sha256:", "puzzles.puzzle.version:")
-"""Settings that differ between versions of an environment's code, as `differences` writes them."""
+_CODE_SETTINGS = (
+    "puzzles.puzzle.sha256:", "puzzles.puzzle.version:",
+    "finetune.loss.function.sha256:", "grade.reward.function.sha256:",
+)  # fmt: skip
+"""Settings that differ between versions of a user's code, as `differences` writes them."""
 
 
 def freeze_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
@@ -65,11 +68,15 @@ def check_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
         for name in recipe.puzzles.puzzle.LOCATIONS:
             stored["puzzles"]["puzzle"].pop(name, None)
             current["puzzles"]["puzzle"].pop(name, None)
+    for part in (stored, current):  # a file may have moved
+        for function in (part["finetune"]["loss"]["function"], part["grade"]["reward"]["function"]):
+            if function is not None:
+                function.pop("folder")
     if changes := differences(stored, current):
         if any(change.startswith(_CODE_SETTINGS) for change in changes):
             raise IdentityMismatchError(
                 f"run {layout.run!r}",
-                f"the code of its environment has changed: {'; '.join(changes[:6])}",
+                f"the code that it uses has changed: {'; '.join(changes[:6])}",
                 "the code that the run began with",
                 "restore it, or choose another --run name",
             )

@@ -17,7 +17,7 @@ class TokenLoss:
     """Losses and importance ratios of C tokens.
 
     Attributes:
-        loss: [C] weighted loss of each token, differentiable.
+        loss: [C] loss of each token, differentiable.
         ratio: [C] importance ratio new / old, detached; the completion's ratio for `gspo`.
         clipped_low: [C] bool, whether the clip raised the ratio, or masked it. Clipped tokens have a gradient only
             under `cispo`.
@@ -35,7 +35,6 @@ def token_loss(
     new: Tensor,
     old: Tensor,
     advantages: Tensor,
-    weights: Tensor,
     *,
     clip_low: float,
     clip_high: float,
@@ -57,7 +56,6 @@ def token_loss(
         new: [C] log-probabilities under the weights being trained, differentiable.
         old: [C] log-probabilities in the denominator of the ratio, constant.
         advantages: [C].
-        weights: [C] >= 0, factor of each token's loss.
         clip_low: The ratio is clipped below 1 - clip_low.
         clip_high: The ratio is clipped above 1 + clip_high.
         sequences: [C] int, the completion of each token; all tokens of a completion are included.
@@ -92,7 +90,6 @@ def token_loss(
             if dual_clip is not None:
                 dual = (ratio > dual_clip) & (advantages < 0)
                 loss, high = torch.where(dual, -dual_clip * advantages, loss), high | dual
-    loss = loss * weights
     if correction is not None:
         loss = loss * correction
     return TokenLoss(loss, ratio.detach(), low, high)

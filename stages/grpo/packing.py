@@ -304,7 +304,6 @@ class _Columns:
     completion_mask: list[int] = field(default_factory=list[int])
     sampler_logprobs: list[float] = field(default_factory=list[float])
     advantages: list[float] = field(default_factory=list[float])
-    weights: list[float] = field(default_factory=list[float])
     right: list[int] = field(default_factory=list[int])
 
     def add(self, branch: Branch, start: int, segment: int, parent: int) -> None:
@@ -325,7 +324,6 @@ class _Columns:
         self.completion_mask += in_loss
         self.sampler_logprobs += branch.logprobs
         self.advantages += branch.advantages
-        self.weights += [float(own) for own in in_loss]
         self.right += [own * branch.right for own in in_loss]
 
 

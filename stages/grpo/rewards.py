@@ -17,6 +17,7 @@ from stages.grpo.reward_terms import (
     soft_overlong,
 )
 from stages.grpo.script import Script, share_in_script
+from stages.processes.user_file import UserFunction
 
 
 class RewardConfig(Config):
@@ -31,6 +32,18 @@ class RewardConfig(Config):
     exact_weight: float = Field(default=0.0, ge=0, le=1e6, description="Added if every answer is right.")
     outcomes: OutcomeRewards | None = Field(
         default=None, description="Rewards of right, wrong and missing answers, which are added; null: none."
+    )
+    function: UserFunction | None = Field(
+        default=None,
+        description="Your own term, FILE.py:NAME, which is added to the others (docs/own_loss.md); with "
+        "accuracy_weight 0 it is the whole reward.",
+    )
+    function_limit_s: float = Field(
+        default=1.0,
+        gt=0.0,
+        le=3600.0,
+        description="CPU seconds of `function` for a completion, and ten times as many by the clock; 0 is added for a "
+        "completion that takes longer, or for which it fails.",
     )
     deductions_weight: float = Field(
         default=0.0,
@@ -111,6 +124,7 @@ class RewardInputs:
         tokens: Number of tokens that the model wrote.
         limit_tokens: The sampler's max_tokens.
         answered: Whether any answer was found in it.
+        own: What a user's own function returned.
     """
 
     accuracy: float
@@ -123,6 +137,7 @@ class RewardInputs:
     tokens: int
     limit_tokens: int
     answered: bool
+    own: float = 0.0
 
 
 def reward_terms(inputs: RewardInputs, config: RewardConfig) -> dict[str, float]:
@@ -148,6 +163,8 @@ def _terms(inputs: RewardInputs, config: RewardConfig) -> dict[str, float]:
     if config.outcomes is not None:
         answered = config.outcomes.wrong if inputs.answered else config.outcomes.no_answer
         terms["outcome"] = config.outcomes.right if inputs.exact else answered
+    if config.function is not None:
+        terms["function"] = inputs.own
     if config.deductions_weight:
         terms["deductions"] = config.deductions_weight * inputs.sound
     if config.format_weight:

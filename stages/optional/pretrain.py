@@ -15,8 +15,8 @@ from stages.training.critic import (
     critic_batch,
     valued_rollouts,
 )
-from stages.training.job import LossConfig
-from stages.training.launch import JobSettings, Target, Weights, train_and_publish
+from stages.training.job import JobSettings
+from stages.training.launch import Target, Weights, train_and_publish
 
 REVISION = 1
 _SEED_DIGITS = 12
@@ -76,12 +76,10 @@ def pretrain(
     batch_file = ctx.scratch / "critic-batch.safetensors"
     batch_file.write_bytes(batch.to_bytes())
     job_settings = JobSettings(
-        learning_rates=[config.learning_rate] * batch.minibatches * chosen.epochs,
+        learning_rates=(config.learning_rate,) * batch.minibatches * chosen.epochs,
         epochs=chosen.epochs,
-        loss=LossConfig(old_logprobs="trainer"),
         optimizer=config.optimizer,
         trainable=config.trainable,
-        epoch_order="shuffled",
         epoch_seed=seed,
         value=config.for_pretraining().job(),
     )

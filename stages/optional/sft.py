@@ -22,8 +22,8 @@ from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.models.tokenizers.digest import tokenizer_digest
 from stages.texts.supervised import check_fits, check_round_trip, tokens_to_learn
-from stages.training.job import EpochOrder, LossConfig, OptimizerConfig
-from stages.training.launch import JobSettings, Target, Weights, train_and_publish, warn_of_rounding
+from stages.training.job import EpochOrder, JobSettings, LossConfig, OptimizerConfig
+from stages.training.launch import Target, Weights, train_and_publish, warn_of_rounding
 from stages.training.trainable import TrainableConfig, TrainedConfig
 
 REVISION = 2
@@ -157,11 +157,11 @@ def job_settings_of(config: SftConfig, texts: int) -> JobSettings:
     """Returns rates, loss and passes for a number of texts; the seed also determines the order of later passes."""
     steps = math.ceil(texts / config.texts_per_step) * config.epochs
     return JobSettings(
-        [learning_rate_of(config, step, steps) for step in range(steps)],
-        config.epochs,
-        LossConfig(kind="cross_entropy", aggregation=config.aggregation),
-        config.optimizer,
-        config.trainable,
+        learning_rates=tuple(learning_rate_of(config, step, steps) for step in range(steps)),
+        epochs=config.epochs,
+        loss=LossConfig(kind="cross_entropy", aggregation=config.aggregation),
+        optimizer=config.optimizer,
+        trainable=config.trainable,
         epoch_order=config.epoch_order,
         epoch_seed=config.seed,
     )

@@ -21,8 +21,8 @@ from stages.training.critic import (
     own_tokens,
     valued_rollouts,
 )
-from stages.training.job import LossConfig
-from stages.training.launch import JobSettings, Target, Weights, carry_over, train_and_publish
+from stages.training.job import JobSettings
+from stages.training.launch import Target, Weights, carry_over, train_and_publish
 from stages.training.schedules.learning_rates import LEARNING_RATE_SETTINGS, learning_rate_at, step_rate
 
 REVISION = 1
@@ -112,12 +112,10 @@ def value(
     batch_file = ctx.scratch / "critic-batch.safetensors"
     batch_file.write_bytes(batch.to_bytes())
     job_settings = JobSettings(
-        learning_rates=[step_rate(config, iteration, batch.minibatches)] * batch.minibatches * config.epochs,
+        learning_rates=(step_rate(config, iteration, batch.minibatches),) * batch.minibatches * config.epochs,
         epochs=config.epochs,
-        loss=LossConfig(old_logprobs="trainer"),
         optimizer=config.optimizer,
         trainable=config.trainable,
-        epoch_order="shuffled",
         epoch_seed=seed,
         value=config.job(),
     )

@@ -14,7 +14,7 @@ from stages.models.tensors import check_weights
 from stages.models.tokenizers.chat import ChatTokenizer, chat_tokenizer
 from stages.processes.guarded import STOP_LIMIT_S
 from stages.sampling import engine_key
-from stages.sampling.client import EngineLostError, GroupSamples, Prompt, ReadyEngine, ended_error
+from stages.sampling.client import EngineLostError, GroupSamples, Prompt, ended_error
 from stages.sampling.config import EngineHardware, SamplingConfig
 from stages.sampling.endpoint import Endpoint
 from stages.sampling.replicas import placement, weight_exchange
@@ -58,46 +58,6 @@ class Engine:
 
     def __exit__(self, *error: object) -> None:
         self.stop()
-
-    @property
-    def running(self) -> bool:
-        """Whether a child process is running."""
-        return any(replica.running for replica in self._replicas)
-
-    @property
-    def process_ids(self) -> list[int]:
-        """Ids of the child processes. Each is also the session id of every process that the child started."""
-        return [replica.process_id for replica in self._replicas if replica.process_id]
-
-    @property
-    def process_id(self) -> int:
-        """The first of `process_ids`; 0 if there is none."""
-        return next(iter(self.process_ids), 0)
-
-    @property
-    def starts(self) -> int:
-        """Number of child processes that have become ready so far."""
-        return sum(replica.starts for replica in self._ended_replicas + self._replicas)
-
-    @property
-    def reloads(self) -> int:
-        """Number of reloads of weights in place so far, counted for each child process."""
-        return sum(replica.reloads for replica in self._ended_replicas + self._replicas)
-
-    @property
-    def refusals(self) -> list[str]:
-        """Reasons for which child processes refused weights and were started again."""
-        return [reason for replica in self._ended_replicas + self._replicas for reason in replica.refusals]
-
-    @property
-    def sources(self) -> list[ReadyEngine]:
-        """The engines that are ready, with the weights that they serve."""
-        return [] if self._pool is None else list(self._pool.ready().values())
-
-    @property
-    def version(self) -> str:
-        """The engine's version; empty before `ensure`."""
-        return self.sources[0].version if self.sources else ""
 
     def prestart(self, model_dir: Path, digest: str) -> None:
         """Begins to start the child processes without waiting, so that their start overlaps with other work.

@@ -1,7 +1,8 @@
 """Settings of a training job. This module imports no torch."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -9,6 +10,7 @@ from artifacts.config import Config
 from artifacts.documents.document import Document
 from stages.grpo.names import Aggregation, Correction, Estimator, KLPlace, LossKind
 from stages.models.value_head import ValueHead
+from stages.processes.user_file import UserFunction
 from stages.training.trainable import TrainableConfig
 from stages.training.worker_group.hardware import TrainHardware
 
@@ -26,6 +28,11 @@ class LossConfig(Config):
     """
 
     kind: LossKind = Field(default="ppo_clip", description="loss of one token")
+    function: UserFunction | None = Field(
+        default=None,
+        description="Your own loss of one token, FILE.py:NAME, in place of `kind` and its clips (docs/own_loss.md). It "
+        "is aggregated, and the KL term and the entropy bonus are added, as for the others.",
+    )
     clip_low: float = Field(default=0.2, ge=0.0, le=1.0, description="the ratio is clipped below 1 - clip_low")
     clip_high: float = Field(default=0.2, ge=0.0, le=1e6, description="the ratio is clipped above 1 + clip_high")
     dual_clip: float | None = Field(
@@ -96,6 +103,10 @@ class LossConfig(Config):
 
     @model_validator(mode="after")
     def _settings_agree(self) -> Self:
+        if self.function is not None:
+            unread = {"kind", "clip_low", "clip_high", "dual_clip", "importance_correction"} & self.model_fields_set
+            if ignored := sorted(n for n in unread if getattr(self, n) != type(self).model_fields[n].default):
+                raise ValueError(f"{', '.join(ignored)} would have no effect on your own loss.function: drop it")
         if self.temperature_of == "loss" and self.importance_correction != "none":
             raise ValueError(
                 "importance_correction compares with the sampler's log-probabilities, which have the sampler's "
@@ -165,6 +176,19 @@ class OptimizerConfig(Config):
         return self
 
 
+class UpdateConfig(Config):
+    """What a recipe and a training job say alike: loss, passes, optimizer, and which parameters learn."""
+
+    epochs: int = Field(default=1, ge=1, le=1_000_000, description="Passes over the batch.")
+    epoch_order: EpochOrder = Field(
+        default="shuffled",
+        description="Mini-batches of the passes after the first: drawn again from the batch's rows, or as packed.",
+    )
+    loss: LossConfig = Field(default_factory=LossConfig)
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    trainable: TrainableConfig = Field(default_factory=TrainableConfig)
+
+
 class ValueJob(Config):
     """A value model that a job trains instead of a policy. The batch has rewards in the place of advantages.
 
@@ -178,58 +202,79 @@ class ValueJob(Config):
     lambda_: float = Field(default=1.0, ge=0.0, le=1.0, description="lambda of the targets")
 
 
-class TrainJob(Document):
-    """A training job: the weights to start from, a batch, and how to train on it.
+class JobSettings(UpdateConfig):
+    """How a job trains on its batch: the part of the job that identities hold and that determines its result."""
+
+    learning_rates: tuple[float, ...] = Field(description="One per optimizer step: epochs x mini-batches.")
+    epoch_seed: int = Field(default=0, ge=0, description="Seed of the `shuffled` order.")
+    reference_decay: float | None = Field(
+        default=None,
+        ge=0.0,
+        le=1.0,
+        description="The next reference is reference_decay x reference + (1 - reference_decay) x new weights; null: "
+        "none is written.",
+    )
+    value: ValueJob | None = Field(default=None, description="Train a value model; null = a policy.")
+
+    @classmethod
+    def of(cls, config: UpdateConfig, learning_rates: Sequence[float], epoch_seed: int, **settings: Any) -> Self:
+        """Returns the settings of a job under a config; order and seed are left out where a single pass has none."""
+        shared = {name: getattr(config, name) for name in UpdateConfig.model_fields}
+        order = {"epoch_seed": epoch_seed} if config.epochs > 1 else {"epoch_order": "same"}
+        return cls(**{**shared, **order}, learning_rates=tuple(learning_rates), **settings)
+
+
+class JobPaths(Document):
+    """The files and folders of a training job on the machines of its workers; null = not given, or not written."""
+
+    checkpoint_dir: Path = Field(description="Hugging Face folder: config, tokenizer files and starting weights")
+    batch_file: Path = Field(description="packed batch (safetensors)")
+    state_dir: Path | None = Field(default=None, description="training state to start from, instead of the checkpoint")
+    resume_dir: Path | None = Field(default=None, description="step checkpoint of this job to continue from")
+    reference_dir: Path | None = Field(default=None, description="Hugging Face folder of the reference of the KL term")
+    step_checkpoints_dir: Path | None = Field(
+        default=None, description="folder for step checkpoints, one at a time: the owner moves each one out"
+    )
+    out_checkpoint_dir: Path = Field(description="new Hugging Face folder (made here)")
+    out_state_dir: Path | None = Field(default=None, description="new training state folder")
+    out_reference_dir: Path | None = Field(default=None, description="the next reference")
+    out_values_file: Path | None = Field(
+        default=None, description="values under the starting weights (safetensors), by a value model"
+    )
+
+
+class _Job(Document):
+    """A job of the workers."""
+
+    hardware: TrainHardware = Field(default_factory=TrainHardware)
+    events_file: Path = Field(description="JSON lines of progress, appended to")
+
+
+class TrainJob(_Job):
+    """A training job: how it trains, where it reads and writes, and the machine.
 
     It starts from a checkpoint, from a training state, from the state in the workers' memory or from a step checkpoint.
     """
 
-    checkpoint_dir: Path = Field(description="Hugging Face folder: config, tokenizer files and starting weights")
-    state_dir: Path | None = Field(default=None, description="training state to start from; null = checkpoint only")
+    settings: JobSettings
+    paths: JobPaths
     warm: bool = Field(default=False, description="start from the state in the workers' memory; load nothing")
-    resume_dir: Path | None = Field(
-        default=None, description="step checkpoint of this job to continue from; null = none"
-    )
-    step_checkpoints_dir: Path | None = Field(
-        default=None,
-        description="folder for step checkpoints, one at a time: the owner moves each one out; null = none",
-    )
-    batch_file: Path = Field(description="packed batch (safetensors)")
-    learning_rates: list[float] = Field(min_length=1, description="one per optimizer step: epochs x mini-batches")
-    epochs: int = Field(default=1, ge=1, description="passes over the batch; the first uses its mini-batches as packed")
-    epoch_order: EpochOrder = Field(default="same", description="mini-batches of the passes after the first")
-    epoch_seed: int = Field(default=0, ge=0, description="seed of the `shuffled` epoch order")
-    reference_dir: Path | None = Field(
-        default=None, description="Hugging Face folder of the reference model of the KL term; null = no such term"
-    )
-    out_reference_dir: Path | None = Field(
-        default=None, description="next reference, reference_decay x reference + (1 - reference_decay) x new weights"
-    )
-    reference_decay: float = Field(default=0.99, ge=0.0, le=1.0, description="weight of the old reference in the next")
-    value: ValueJob | None = Field(default=None, description="train a value model; null = a policy")
-    out_values_file: Path | None = Field(
-        default=None, description="file for the values under the starting weights (safetensors); null = not written"
-    )
-    loss: LossConfig = Field(default_factory=LossConfig)
-    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
-    trainable: TrainableConfig = Field(default_factory=TrainableConfig)
-    hardware: TrainHardware = Field(default_factory=TrainHardware)
-    out_checkpoint_dir: Path = Field(description="new Hugging Face folder (made here)")
-    out_state_dir: Path | None = Field(default=None, description="new training state folder; null = not written")
-    events_file: Path = Field(description="JSON lines of progress, appended to")
 
     @model_validator(mode="after")
     def _inputs_agree(self) -> Self:
-        if self.reference_dir is None and (self.loss.kl_coef or self.out_reference_dir is not None):
+        settings, paths = self.settings, self.paths
+        if paths.reference_dir is None and (settings.loss.kl_coef or paths.out_reference_dir is not None):
             raise ValueError("reference_dir must be set: kl_coef is not 0, or the next reference is to be written")
-        if self.out_values_file is not None and self.value is None:
+        if (settings.reference_decay is None) != (paths.out_reference_dir is None):
+            raise ValueError("reference_decay and out_reference_dir belong together: set both or none")
+        if paths.out_values_file is not None and settings.value is None:
             raise ValueError("out_values_file needs a value model")
-        if self.resume_dir is not None and (self.warm or self.state_dir is not None):
+        if paths.resume_dir is not None and (self.warm or paths.state_dir is not None):
             raise ValueError("resume_dir excludes warm and state_dir")
         return self
 
 
-class ScoreJob(Document):
+class ScoreJob(_Job):
     """A job that computes the log-probabilities of a batch's completions under a model and trains nothing.
 
     The weights and the optimizer state in the workers' memory stay as they are.
@@ -238,6 +283,4 @@ class ScoreJob(Document):
     checkpoint_dir: Path = Field(description="Hugging Face folder of the model")
     batch_file: Path = Field(description="packed batch (safetensors)")
     temperature: float = Field(gt=0.0, description="divisor of the logits")
-    hardware: TrainHardware = Field(default_factory=TrainHardware)
     out_file: Path = Field(description="safetensors with the tensor `logprobs`, as wide as the batch (made here)")
-    events_file: Path = Field(description="JSON lines of progress, appended to")

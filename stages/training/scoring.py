@@ -16,9 +16,9 @@ from stages.models.shape import read_shape
 from stages.training.job import ScoreJob
 from stages.training.model.placement import compute_dtype, load_reference
 from stages.training.model.policy import Policy
-from stages.training.model.transfer import Pace, to_device
 from stages.training.results import TrainTotals
-from stages.training.trainer_batch import TrainerBatch, micro_batches
+from stages.training.row_work import RowWork
+from stages.training.trainer_batch import TrainerBatch
 
 
 def score(job: ScoreJob, device: torch.device, sharded: bool, heartbeat: Callable[[], None]) -> TrainTotals:
@@ -58,22 +58,10 @@ def batch_logprobs(
         [R * T] float32, by address; NaN where a token is not in the loss. Every process has all of them.
     """
     rows, width = batch.shape
-    dtype = compute_dtype(job.hardware, policy.shape)
-    logprobs, pace = torch.full((rows * width,), -torch.inf, device=device), Pace(device)
-    share = job.hardware.row_share(dist.get_rank(), dist.get_world_size())
-    shares = micro_batches(list(range(rows)), batch.row_tokens, share.count, job.hardware.micro_batch_tokens)
-    with torch.no_grad():
-        for micro in shares[share.number]:
-            # A process without rows takes part in gathering the weights, and its values are left out.
-            flat = batch.flat(micro or [0])
-            values = policy(policy.inputs(flat, dtype, device), job.temperature)[0]
-            if micro:
-                logprobs.index_copy_(0, to_device(flat.addresses, device), values)
-            pace.keep()
-            heartbeat()
-    logprobs = logprobs.cpu()
-    dist.all_reduce(logprobs, op=dist.ReduceOp.MAX)
-    return logprobs.masked_fill_(logprobs == -torch.inf, torch.nan)
+    dtype, work = compute_dtype(job.hardware, policy.shape), RowWork(batch, job.hardware, device, heartbeat)
+    logprobs = torch.full((rows * width,), torch.nan, device=device)
+    work.fill(logprobs, batch.steps, lambda flat: policy(policy.inputs(flat, dtype, device), job.temperature)[0])
+    return work.merged(logprobs)
 
 
 def peak_memory_bytes(device: torch.device) -> int:

@@ -31,7 +31,6 @@ class FlatRows:
         sequences: [C] int64, segment of each predicted token.
         sampler_logprobs: [C] float32.
         advantages: [C] float32.
-        weights: [C] float32.
         addresses: [C] int64, row * T + column in the batch; values that are kept between steps have this index.
     """
 
@@ -43,7 +42,6 @@ class FlatRows:
     sequences: Tensor
     sampler_logprobs: Tensor
     advantages: Tensor
-    weights: Tensor
     addresses: Tensor
 
 
@@ -149,7 +147,6 @@ class TrainerBatch:
             sequences=segments[target],
             sampler_logprobs=column["sampler_logprobs"][target],
             advantages=column["advantages"][target],
-            weights=column["weights"][target],
             addresses=addresses[target],
         )
 

@@ -124,10 +124,10 @@ def _take_step(rank: int, processes: int, folder: str) -> None:
     import torch.distributed as dist
     from safetensors.numpy import save_file
 
-    from stages.training.job import TrainJob
     from stages.training.model.master_weights import TrainedWeights
     from stages.training.trainer import Trainer
     from stages.training.trainer_batch import TrainerBatch
+    from tests.support.jobs import train_job
     from tests.support.simulated_training import decoder_shape, row_columns
 
     torch.set_num_threads(1)
@@ -143,7 +143,7 @@ def _take_step(rank: int, processes: int, folder: str) -> None:
         for parameter in weights.masters.values():
             parameter.fill_(0.01)
         weights.refresh()
-    job = TrainJob(
+    job = train_job(
         checkpoint_dir=place, batch_file=batch_file, learning_rates=[1e-6] * 2, hardware=hardware,
         out_checkpoint_dir=place / "out", events_file=place / "events",
     )  # fmt: skip

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from flows.config.recipes import load_recipe
 from tests.benchmarks.sampling_sides import WARM_UP, Bench, Case, StageSide
+from tests.support.engine_facts import facts
 
 
 def main() -> None:
@@ -28,7 +29,7 @@ def main() -> None:
         bench = Bench(case, argparse.Namespace(set_profile=[]), Path(folder))
         with StageSide(bench, "stage", "auto") as side:
             wanted = min(2, len(os.sched_getaffinity(0)))
-            while len(side.ctx.engine.sources) < wanted:
+            while len(facts(side.ctx.engine).sources) < wanted:
                 time.sleep(0.1)
             side.run(WARM_UP, limit)
             print("{}", file=answers)

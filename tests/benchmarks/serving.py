@@ -31,6 +31,7 @@ from rich.table import Table
 
 from tests.benchmarks.sampling_sides import WARM_UP, Bench, Case, RawSide, Side, StageSide
 from tests.support.bars import Bar, add_json_option, tell
+from tests.support.engine_facts import facts
 from tests.support.made_up import EXECUTOR, SWITCH
 from tests.support.processes import in_session
 
@@ -53,7 +54,7 @@ def cpu_s(process: int) -> float:
 def processes_of(side: Side) -> dict[str, int]:
     """Ids of a side's processes."""
     if isinstance(side, StageSide):
-        leader = side.ctx.engine.process_id
+        leader = facts(side.ctx.engine).process_id
         of_session = in_session(leader)
         core = next(pid for pid, command in of_session.items() if "EngineCore" in command)
         server = next(pid for pid in of_session if pid not in (leader, core))

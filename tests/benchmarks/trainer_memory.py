@@ -42,6 +42,7 @@ def measure(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     from stages.training.model.placement import compute_dtype, fill, place_policy, shards
     from stages.training.trainer_batch import TrainerBatch
     from stages.training.worker_group.hardware import TrainHardware
+    from tests.support.training import logits_of
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
@@ -57,7 +58,7 @@ def measure(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     inputs = policy.inputs(flat, dtype, device)
     before = start_of_peak(device)
     if naive:
-        logp = torch.log_softmax(policy.logits(inputs).float(), -1)
+        logp = torch.log_softmax(logits_of(policy, inputs).float(), -1)
         logprobs = logp.gather(1, inputs.targets[:, None]).squeeze(1)
     else:
         logprobs, _ = policy(inputs, 1.0)

@@ -35,6 +35,7 @@ from stages.sampling.config import EngineHardware
 from stages.sampling.endpoint import Endpoint
 from stages.sampling.engine import Engine
 from tests.support.api_side import KEY_VARIABLE, ask, context, publish, question, write_models
+from tests.support.engine_facts import facts
 from tests.support.fault_proxy import API_FAULTS, FaultProxy, at_random, fault_proxy
 from tests.support.installed import ONE_ENGINE, Installation
 from tests.support.json_page import check_documented
@@ -81,7 +82,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Generator[Api]:
     )  # fmt: skip
     with Engine(hardware, tmp_path_factory.mktemp("engine")) as engine, pytest.MonkeyPatch.context() as patch:
         engine.ensure(folder, "digest")
-        endpoint = engine.sources[0].endpoint
+        endpoint = facts(engine).sources[0].endpoint
         patch.setenv(KEY_VARIABLE, endpoint.api_key)
         yield Api(endpoint, folder, questions(endpoint, "Who was it? {}", 24))
 

@@ -27,6 +27,7 @@ from stages.sampling.counts import COUNTS_PATH
 from stages.sampling.early_stop import EarlyStop
 from stages.sampling.engine import Engine
 from stages.sampling.replicas.weight_exchange import ReloadRefusedError, WeightCheck
+from tests.support.engine_facts import facts
 from tests.support.processes import in_session
 from tests.support.trainer_side import EVERYTHING, LORA, Trained, write_source
 
@@ -38,9 +39,10 @@ import sys, time
 from pathlib import Path
 from stages.sampling.config import EngineHardware
 from stages.sampling.engine import Engine
+from tests.support.engine_facts import facts
 engine = Engine(EngineHardware.model_validate_json(sys.argv[1]), Path(sys.argv[2]))
 engine.prestart(Path(sys.argv[3]), "owned")
-print(engine.process_id, flush=True)
+print(facts(engine).process_id, flush=True)
 engine.ensure(Path(sys.argv[3]), "owned")
 print("ready", flush=True)
 time.sleep(600)
@@ -68,7 +70,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Generator[Engine]:
 
 def core_of(engine: Engine) -> int:
     """Process id of the engine core, which computes; the API server is its parent."""
-    return next(pid for pid, command in in_session(engine.process_id).items() if "EngineCore" in command)
+    return next(pid for pid, command in in_session(facts(engine).process_id).items() if "EngineCore" in command)
 
 
 def gone_within(leader: int, seconds: float) -> bool:
@@ -138,12 +140,17 @@ def test_an_engine_that_started_before_its_weights_existed_serves_them(models: d
         shutil.copy(file, shape)
     with Engine(HARDWARE, tmp_path) as engine:
         engine.prestart(shape, "")
-        process = engine.process_id
+        process = facts(engine).process_id
         engine.ensure(models["a"], "digest-a")
         assert_samples_are_of(models["a"], engine, "digest-a")
         engine.ensure(models["b"], "digest-b")
         assert_samples_are_of(models["b"], engine, "digest-b")
-        assert (engine.process_id, engine.starts, engine.reloads, engine.refusals) == (process, 1, 1, [])
+        assert (facts(engine).process_id, facts(engine).starts, facts(engine).reloads, facts(engine).refusals) == (
+            process,
+            1,
+            1,
+            [],
+        )
 
 
 def test_groups_come_whole_with_logprobs_of_the_distribution_sampled_from(
@@ -163,7 +170,7 @@ def test_groups_come_whole_with_logprobs_of_the_distribution_sampled_from(
         assert completion.finish_reason == ("stop" if ended else "length")
         assert ended or len(completion.token_ids) == 12
         assert max(completion.logprobs) <= 0.0
-    assert engine.version.startswith("0.")
+    assert facts(engine).version.startswith("0.")
     assert_samples_are_of(models["a"], engine, "digest-a")
 
 
@@ -171,11 +178,11 @@ def test_weights_loaded_in_place_are_the_new_ones_down_to_the_shared_output_head
     engine: Engine, models: dict[str, Path]
 ) -> None:
     engine.ensure(models["a"], "digest-a")
-    starts, reloads = engine.starts, engine.reloads
+    starts, reloads = facts(engine).starts, facts(engine).reloads
     for name in ("b", "a", "b"):
         engine.ensure(models[name], f"digest-{name}")
         assert_samples_are_of(models[name], engine, f"digest-{name}")
-    assert (engine.starts, engine.reloads, engine.refusals) == (starts, reloads + 3, [])
+    assert (facts(engine).starts, facts(engine).reloads, facts(engine).refusals) == (starts, reloads + 3, [])
 
 
 def test_an_engine_proves_its_weights_at_the_start_and_after_a_reload(
@@ -191,17 +198,17 @@ def test_an_engine_of_each_other_compute_type_proves_its_weights_too(
 ) -> None:
     with Engine(HARDWARE.model_copy(update={"dtype": dtype}), tmp_path / "engine") as engine:
         assert_weights_are_proved(engine, models, dtype, tmp_path)
-        assert engine.starts == 1
+        assert facts(engine).starts == 1
 
 
 def assert_weights_are_proved(engine: Engine, models: dict[str, Path], dtype: str, folder: Path) -> None:
     """A tensor that differs from what was loaded in one bit of one weight is named, whatever the limit of the check."""
     engine.ensure(models["a"], "digest-a")
-    starts, reloads = engine.starts, engine.reloads
-    endpoint = engine.sources[0].endpoint
+    starts, reloads = facts(engine).starts, facts(engine).reloads
+    endpoint = facts(engine).sources[0].endpoint
     check, bounded = (WeightCheck(endpoint, models["a"], limit_bytes, dtype) for limit_bytes in (1 << 30, 1))
     engine.ensure(models["b"], "digest-b")
-    assert (engine.starts, engine.reloads, engine.refusals) == (starts, reloads + 1, [])
+    assert (facts(engine).starts, facts(engine).reloads, facts(engine).refusals) == (starts, reloads + 1, [])
     assert_samples_are_of(models["b"], engine, "digest-b")
     assert check.after_reload(models["b"]) >= 6  # vLLM packs the others, which ones differs by type
     assert bounded.after_reload(models["b"]) == check.after_reload(models["b"]), "a small limit leaves no tensor out"
@@ -220,11 +227,11 @@ def test_a_checkpoint_that_the_trainer_wrote_is_what_the_engine_samples_from(
 ) -> None:
     """Of a scratch model, whose biases are 0 until they are trained."""
     engine.ensure(models["a"], "digest-a")
-    starts, reloads = engine.starts, engine.reloads
+    starts, reloads = facts(engine).starts, facts(engine).reloads
     trained = Trained(models["a"], tmp_path / "trained", EVERYTHING)
     engine.ensure(trained.folder, "trained")
     assert_samples_are_trained(engine, "trained", trained, tmp_path)
-    assert (engine.starts, engine.reloads) == (starts, reloads + 1)
+    assert (facts(engine).starts, facts(engine).reloads) == (starts, reloads + 1)
 
 
 def test_a_request_the_engine_refuses_is_bad_input_and_harms_nothing(engine: Engine, models: dict[str, Path]) -> None:
@@ -232,7 +239,7 @@ def test_a_request_the_engine_refuses_is_bad_input_and_harms_nothing(engine: Eng
     long = Prompt("long", [5] * 600)
     with pytest.raises(BadInputError, match="max_model_len"):
         engine.sample_groups([*prompts(4), long], SamplingConfig(samples_per_prompt=2, max_tokens=4), lambda _: None)
-    assert engine.running
+    assert facts(engine).running
     assert_samples_are_of(models["a"], engine, "digest-a")
 
 
@@ -268,7 +275,7 @@ def test_hopeless_completions_end_inside_the_engine(engine: Engine, models: dict
     rule = EarlyStopConfig(alpha=0.5, threshold=-2.0)
     config = SamplingConfig(samples_per_prompt=8, max_tokens=300, early_stop=rule)
     groups = list[GroupSamples]()
-    endpoint = engine.sources[0].endpoint
+    endpoint = facts(engine).sources[0].endpoint
     before = endpoint.call("GET", COUNTS_PATH, timeout_s=5.0)["tokens"]
     engine.sample_groups([Prompt("p", ChatTokenizer(models["a"]).prompt_ids(TEXTS[0]))], config, groups.append)
     computed = endpoint.call("GET", COUNTS_PATH, timeout_s=5.0)["tokens"] - before
@@ -286,7 +293,7 @@ def test_a_dead_core_is_replaced_and_only_unfinished_groups_are_sampled_again(
     engine: Engine, models: dict[str, Path]
 ) -> None:
     engine.ensure(models["a"], "digest-a")
-    starts, victim, leader = engine.starts, core_of(engine), engine.process_id
+    starts, victim, leader = facts(engine).starts, core_of(engine), facts(engine).process_id
     delivered: list[str] = []
 
     def deliver(group: GroupSamples) -> None:
@@ -297,14 +304,14 @@ def test_a_dead_core_is_replaced_and_only_unfinished_groups_are_sampled_again(
     config = SamplingConfig(samples_per_prompt=16, max_tokens=300)
     engine.sample_groups(prompts(24), config, deliver)
     assert sorted(delivered) == sorted(f"p{number}" for number in range(24))
-    assert engine.starts == starts + 1
+    assert facts(engine).starts == starts + 1
     assert gone_within(leader, 1.0)
 
 
 @pytest.mark.long
 def test_a_hung_core_is_noticed_within_15_s_and_cleared_away(engine: Engine, models: dict[str, Path]) -> None:
     engine.ensure(models["a"], "digest-a")
-    leader, core = engine.process_id, core_of(engine)
+    leader, core = facts(engine).process_id, core_of(engine)
     stopped: list[float] = []
 
     def stop() -> None:
@@ -327,7 +334,7 @@ def test_a_hung_core_is_noticed_within_15_s_and_cleared_away(engine: Engine, mod
 
 def test_a_core_does_not_outlive_guard_and_server_killed_together(engine: Engine, models: dict[str, Path]) -> None:
     engine.ensure(models["a"], "digest-a")
-    leader, core = engine.process_id, core_of(engine)
+    leader, core = facts(engine).process_id, core_of(engine)
     for pid in in_session(leader).keys() - {core}:
         os.kill(pid, signal.SIGKILL)
     assert gone_within(leader, 10.0)
@@ -340,12 +347,16 @@ def test_a_model_of_another_shape_takes_a_new_start_and_its_trained_weights_a_re
 ) -> None:
     """What the trainer wrote, adapters merged or not, has in the engine the probabilities that the trainer gives it."""
     (tmp_path / "source").mkdir()
-    source, starts, reloads = write_source(tmp_path / "source", architecture, TEXTS), engine.starts, engine.reloads
+    source, starts, reloads = (
+        write_source(tmp_path / "source", architecture, TEXTS),
+        facts(engine).starts,
+        facts(engine).reloads,
+    )
     for name, trainable in {"all": EVERYTHING, "lora": LORA}.items():
         trained = Trained(source, tmp_path / name, trainable)
         engine.ensure(trained.folder, f"{architecture}-{name}")
         assert_samples_are_trained(engine, f"{architecture}-{name}", trained, tmp_path)
-    assert (engine.starts, engine.reloads) == (starts + 1, reloads + 1)
+    assert (facts(engine).starts, facts(engine).reloads) == (starts + 1, reloads + 1)
 
 
 @pytest.mark.long
@@ -378,4 +389,4 @@ def test_an_engine_that_refuses_its_arguments_says_why(models: dict[str, Path], 
     with Engine(unheard_of, tmp_path / "engine") as engine:
         with pytest.raises(BadInputError, match=r"(?s)ended with status [12].*unheard_of"):
             engine.ensure(models["a"], "a")
-        assert not engine.running
+        assert not facts(engine).running

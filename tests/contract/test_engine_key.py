@@ -28,6 +28,7 @@ from stages.sampling.counts import COUNTS_PATH
 from stages.sampling.endpoint import Endpoint, EndpointError
 from stages.sampling.engine import Engine
 from stages.sampling.replicas.process import QUIET_ENVIRONMENT
+from tests.support.engine_facts import facts
 
 KEY = "9d4f6a0be21c4c7f8f30c5a1d2e7b684"
 TEXTS = ["Who was it? The cook, in the hall, with the rope, at nine.", "A: cook\nB: hall\nC: rope\nD: nine"]
@@ -150,7 +151,7 @@ def test_the_pool_samples_from_it_with_the_key_of_a_variable(
         pool.ensure(server.model, "named by the flow")
         prompts = [Prompt(f"p{number}", ChatTokenizer(server.model).prompt_ids(TEXTS[0])) for number in range(4)]
         pool.sample_groups(prompts, SamplingConfig(samples_per_prompt=2, max_tokens=8), groups.append)
-        assert pool.process_ids == []
+        assert facts(pool).process_ids == []
     assert sorted(group.prompt_id for group in groups) == ["p0", "p1", "p2", "p3"]
     assert {group.weights_digest for group in groups} == {"named by the flow"}
 

@@ -25,6 +25,7 @@ from stages.sampling.counts import COUNTS_PATH
 from stages.sampling.endpoint import Endpoint
 from stages.sampling.engine import Engine
 from stages.sampling.replicas.replica import Replica
+from tests.support.engine_facts import facts
 from tests.support.processes import in_session
 from tests.support.waiting import wait_until
 
@@ -68,7 +69,7 @@ def prompts(count: int) -> list[Prompt]:
 def sources_of(engine: Engine, count: int) -> list[ReadyEngine]:
     """The engines that are ready, once there are so many."""
     deadline = time.monotonic() + 120.0
-    while len(sources := engine.sources) < count:
+    while len(sources := facts(engine).sources) < count:
         assert time.monotonic() < deadline, "the engines do not come"
         time.sleep(0.1)
     return sources
@@ -100,12 +101,12 @@ def test_weights_are_exchanged_in_every_engine_and_each_draws_by_its_own_seed(
 ) -> None:
     engine.ensure(models["a"], "a")
     sources_of(engine, 2)
-    starts, reloads = engine.starts, engine.reloads
+    starts, reloads = facts(engine).starts, facts(engine).reloads
     engine.ensure(models["b"], "b")
     assert {source.weights_digest for source in sources_of(engine, 2)} == {"b"}
     groups: list[GroupSamples] = []
     engine.sample_groups(prompts(ENOUGH), SHORT, groups.append)
-    assert (engine.starts, engine.reloads, engine.refusals) == (starts, reloads + 2, [])
+    assert (facts(engine).starts, facts(engine).reloads, facts(engine).refusals) == (starts, reloads + 2, [])
     assert {group.engine_seed for group in groups} == {7, 8}
     for seed in (7, 8):
         assert gap(models["b"], [group for group in groups if group.engine_seed == seed][:4]) < 0.15
@@ -134,19 +135,19 @@ def test_an_engine_that_holds_wrong_tensors_is_started_again_and_the_other_is_no
 ) -> None:
     engine.ensure(models["a"], "a")
     sources_of(engine, 2)
-    starts, (right, wrong) = engine.starts, replicas(engine)
+    starts, (right, wrong) = facts(engine).starts, replicas(engine)
     process, survivor = wrong._process, right.process_id  # pyright: ignore[reportPrivateUsage]
     assert process is not None
     process.endpoint = Forgetful(process.endpoint.address, process.endpoint.api_key, other=models["a"])
     engine.ensure(models["b"], "b")
     assert {source.weights_digest for source in sources_of(engine, 2)} == {"b"}
-    (refusal,) = engine.refusals
+    (refusal,) = facts(engine).refusals
     assert "tensors are not the folder's" in refusal
-    assert (engine.starts, right.process_id) == (starts + 1, survivor)
+    assert (facts(engine).starts, right.process_id) == (starts + 1, survivor)
     groups: list[GroupSamples] = []
     engine.sample_groups(prompts(ENOUGH), SHORT, groups.append)
     assert {group.engine_seed for group in groups} == {7, 8}
-    assert (engine.starts, engine.refusals) == (starts + 1, [refusal]), "neither was lost meanwhile"
+    assert (facts(engine).starts, facts(engine).refusals) == (starts + 1, [refusal]), "neither was lost meanwhile"
     assert gap(models["b"], [group for group in groups if group.engine_seed == 8][:4]) < 0.15
 
 
@@ -156,13 +157,13 @@ def test_the_groups_of_a_killed_engine_are_sampled_by_the_other_while_it_restart
 ) -> None:
     engine.ensure(models["a"], "a")
     sources_of(engine, 2)
-    starts, (survivor, victim) = engine.starts, engine.process_ids
+    starts, (survivor, victim) = facts(engine).starts, facts(engine).process_ids
     core = next(pid for pid, command in in_session(victim).items() if "EngineCore" in command)
     delivered, meanwhile = list[GroupSamples](), list[int]()
 
     def deliver(group: GroupSamples) -> None:
         delivered.append(group)
-        if len(delivered) > 3 and engine.starts == starts:
+        if len(delivered) > 3 and facts(engine).starts == starts:
             meanwhile.append(group.engine_seed)
         if len(delivered) == 3:
             os.kill(core, signal.SIGKILL)
@@ -171,8 +172,8 @@ def test_the_groups_of_a_killed_engine_are_sampled_by_the_other_while_it_restart
     assert Counter(group.prompt_id for group in delivered) == Counter(prompt.prompt_id for prompt in prompts(48))
     assert Counter(meanwhile)[7] > 3, "sampled by the other before the killed one was back"
     assert {source.seed for source in sources_of(engine, 2)} == {7, 8}, "it is back, in this call or after it"
-    assert engine.starts == starts + 1
-    assert survivor in engine.process_ids and victim not in engine.process_ids
+    assert facts(engine).starts == starts + 1
+    assert survivor in facts(engine).process_ids and victim not in facts(engine).process_ids
     wait_until(lambda: not in_session(victim), 10.0)
 
 
@@ -214,7 +215,7 @@ def test_an_engine_elsewhere_samples_beside_the_one_that_the_profile_asks_for(
         with Engine(beside, tmp_path / "beside") as pool:
             pool.ensure(models["b"], "b")
             near, far = sorted(sources_of(pool, 2), key=lambda source: str(source.endpoint.address))
-            assert (len(pool.process_ids), {near.weights_digest, far.weights_digest}) == (1, {"b"})
+            assert (len(facts(pool).process_ids), {near.weights_digest, far.weights_digest}) == (1, {"b"})
             groups: list[GroupSamples] = []
             pool.sample_groups(prompts(ENOUGH), SHORT, groups.append)
             assert len(groups) == ENOUGH
@@ -225,5 +226,5 @@ def test_an_engine_elsewhere_samples_beside_the_one_that_the_profile_asks_for(
             alone.ensure(models["a"], "a again")
             groups.clear()
             alone.sample_groups(prompts(4), SHORT, groups.append)
-            assert (alone.process_ids, {group.weights_digest for group in groups}) == ([], {"a again"})
+            assert (facts(alone).process_ids, {group.weights_digest for group in groups}) == ([], {"a again"})
             assert gap(models["a"], groups) < 0.15

@@ -21,6 +21,7 @@ from stages.training.worker_group.hardware import TrainHardware
 from tests.support.isolated import isolated_python
 from tests.support.trainer_side import CPU, EVERYTHING, Trained
 from tests.support.trainer_work import save_batch
+from tests.support.training import logits_of
 from tests.support.trees import save_model
 
 RELEASE = "transformers>=4.50,<5"
@@ -108,4 +109,4 @@ def ours(folder: Path, batch_file: Path) -> torch.Tensor:
     weights.load_checkpoint(folder)
     flat = TrainerBatch(batch_file, shape.vocab_size).flat([0])
     with torch.no_grad():
-        return weights.policy.logits(weights.policy.inputs(flat, torch.float32, CPU))
+        return logits_of(weights.policy, weights.policy.inputs(flat, torch.float32, CPU))

@@ -23,6 +23,7 @@ from stages.sampling.early_stop import EarlyStop
 from stages.sampling.engine import Engine
 from stages.sampling.replicas.process import engine_arguments, engine_environment
 from stages.sampling.replicas.threads import THREADS_VARIABLE
+from tests.support.engine_facts import facts
 from tests.support.made_up import AHEAD, EXECUTOR, SWITCH, made_up
 from tests.support.raw_vllm import RAW_PARAMETERS
 from tests.support.waiting import wait_until
@@ -193,13 +194,13 @@ def test_steps_that_are_scheduled_ahead_as_on_gpus_change_no_completion(
 
 
 def counts_of(engine: Engine) -> Counts:
-    return Counts.of_answer(engine.sources[0].endpoint.call("GET", COUNTS_PATH, timeout_s=10.0))
+    return Counts.of_answer(facts(engine).sources[0].endpoint.call("GET", COUNTS_PATH, timeout_s=10.0))
 
 
 def test_a_request_whose_client_goes_away_ends_in_the_core(engine: Engine, model: Path) -> None:
     (prompt,) = prompts(ChatTokenizer(model), 1)
     config = SamplingConfig(samples_per_prompt=32, max_tokens=480)
-    endpoint = engine.sources[0].endpoint
+    endpoint = facts(engine).sources[0].endpoint
     connection = endpoint.connect(None)
     body = json.dumps(request_body(prompt, config, [])).encode()
     before = counts_of(engine).tokens
@@ -225,7 +226,7 @@ def test_nothing_about_an_unfinished_request_leaves_the_core(engine: Engine, mod
 def server_of(engine: Engine) -> int:
     from tests.support.processes import in_session
 
-    leader = engine.process_id
+    leader = facts(engine).process_id
     return next(pid for pid, command in in_session(leader).items() if "server.py" in command and pid != leader)
 
 

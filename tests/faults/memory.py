@@ -32,7 +32,9 @@ from stages.training.job import TrainJob
 from stages.training.worker_group.group import WorkerGroup
 from stages.training.worker_group.hardware import TrainHardware
 from tests.support.bars import Bar, add_json_option, kept, tell
+from tests.support.engine_facts import facts
 from tests.support.installed import SLOW, TINY
+from tests.support.jobs import queue_folder, train_job
 from tests.support.memory_limits import cgroups, killed_above, refuse_above
 from tests.support.processes import marked
 
@@ -117,7 +119,7 @@ def engine_faults(scratch: Path) -> Iterator[dict[str, Any]]:
             "lower engine.kv_cache_gib", sample(engine, lambda core: (refuse_above(ROOM_MIB, core), _note(at))[1]),
             lambda: at[0], transient=False,
         )  # fmt: skip
-        assert engine.starts == 1, "started again with the same settings"
+        assert facts(engine).starts == 1, "started again with the same settings"
         yield case.row
 
     with Engine(ENGINE, scratch / "killed") as engine, ExitStack() as groups:
@@ -153,7 +155,7 @@ def trainer_faults(scratch: Path) -> Iterator[dict[str, Any]]:
         out = scratch / name
 
         def job() -> TrainJob:
-            return TrainJob(
+            return train_job(
                 checkpoint_dir=scratch / "decoder", batch_file=scratch / "batch.safetensors", hardware=hardware,
                 learning_rates=[0.01] * 2, out_checkpoint_dir=out / "checkpoint", out_state_dir=out / "state",
                 events_file=out / "events.jsonl",
@@ -271,13 +273,12 @@ def _attempts(folder: Path) -> dict[str, str]:
 
 
 def _core(engine: Engine) -> int:
-    return next(pid for pid, line in _session(engine.process_id) if "EngineCore" in line)
+    return next(pid for pid, line in _session(facts(engine).process_id) if "EngineCore" in line)
 
 
 def _ranks(group: WorkerGroup) -> list[int]:
     """Ids of a group's workers by rank."""
-    assert group.queue_folder is not None
-    files = sorted(group.queue_folder.glob("pid-*"))
+    files = sorted(queue_folder(group).glob("pid-*"))
     return [int(path.read_text().split(" ")[1]) for path in files]
 
 

@@ -69,7 +69,7 @@ def test_the_readmes_task_is_trained_killed_and_resumed(tmp_path: Path, prefect_
     code.write_text(readme_task())
     refused = place.attempt("deerstalker", *train)
     assert refused.returncode != 0
-    assert "the code of its environment has changed" in refused.stderr
+    assert "the code that it uses has changed" in refused.stderr
     code.write_text(readme_task() + SLOWLY)
     place.deerstalker(*train)
     grades = Artifact.at(Store.open(str(place.store)), "runs/mine/iterations/0001/grades").read_table(

@@ -13,6 +13,7 @@ from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.sampling.client import GroupSamples, Prompt
 from stages.sampling.config import EngineHardware, SamplingConfig
 from stages.training.worker_group.hardware import TrainHardware
+from tests.support.engine_facts import facts
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() or engine_build()[0] != "vllm", reason="needs a CUDA device and vLLM's build for it"
@@ -53,5 +54,5 @@ def test_the_engine_gives_its_memory_to_the_trainer_and_takes_it_back(tmp_path: 
         assert not group.running, "its processes ended before the engine woke"
         assert ctx.worker_group is group
         again = sampled(ctx, tmp_path / "model-1", "one")
-        assert (ctx.engine.starts, ctx.engine.reloads, ctx.engine.refusals) == (1, 2, [])
+        assert (facts(ctx.engine).starts, facts(ctx.engine).reloads, facts(ctx.engine).refusals) == (1, 2, [])
     assert again == first != second

@@ -8,13 +8,14 @@ import torch
 from safetensors.numpy import save_file
 
 from stages.models.shape import DecoderShape, read_shape
-from stages.training.job import LossConfig, TrainJob, ValueJob
+from stages.training.job import LossConfig, ValueJob
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.model.placement import place_policy
+from stages.training.model.policy import Policy
 from stages.training.trainer import Trainer
 from stages.training.trainer_batch import TrainerBatch
-from stages.training.value_trainer import ValueTrainer
 from stages.training.worker_group.hardware import TrainHardware
+from tests.support.jobs import train_job
 from tests.support.trees import VOCAB, save_model, tree_batch
 
 CASES: dict[str, dict[str, Any]] = {
@@ -25,7 +26,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "divergence in the reward": {"old_logprobs": "trainer", "kl_coef": 0.1, "kl_place": "sequence_reward"},
     "text": {"kind": "cross_entropy"},
-    "values": {"old_logprobs": "trainer"},
+    "values": {},
 }  # fmt: skip
 
 
@@ -42,7 +43,7 @@ def trainer_of(case: str, folder: Path, device: torch.device, hardware: TrainHar
     save_model(model, "Qwen3", tie_word_embeddings=False, head_dim=16)
     save_file(tree_batch(3, [2, 1, 2, 1], steps=2), path)
     value = ValueJob(head="bounded", clip=0.1, lambda_=0.9) if case == "values" else None
-    job = TrainJob(
+    job = train_job(
         checkpoint_dir=model, batch_file=path, learning_rates=[1e-3] * 2, hardware=hardware, loss=loss, value=value,
         reference_dir=model if loss.kl_coef else None, out_checkpoint_dir=folder / "out",
         events_file=folder / "events.jsonl",
@@ -51,12 +52,14 @@ def trainer_of(case: str, folder: Path, device: torch.device, hardware: TrainHar
     weights, batch = TrainedWeights(shape, hardware, device, sharded=False), TrainerBatch(path, VOCAB)
     if device.type != "meta":
         weights.load_checkpoint(model)
-    trainer = (ValueTrainer if value else Trainer)(weights, job, batch, lambda: None)
-    if loss.old_logprobs == "trainer":
-        trainer.recompute_old_logprobs()
-    if loss.kl_coef:
-        reference = place_policy(shape, hardware, device, False, weights.dtype)
-        for p, q in zip(reference.parameters(), weights.policy.parameters(), strict=True):
+    trainer = Trainer(weights, job, batch, lambda: None)
+
+    def reference() -> Policy:
+        policy = place_policy(shape, hardware, device, False, weights.dtype)
+        assert isinstance(policy, Policy)
+        for p, q in zip(policy.parameters(), weights.policy.parameters(), strict=True):
             p.data.copy_(q.data)
-        trainer.compute_reference_logprobs(reference)
+        return policy
+
+    trainer.prepare(reference)
     return trainer, batch

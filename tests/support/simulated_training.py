@@ -23,13 +23,14 @@ from torch.utils._pytree import tree_flatten
 
 from flows.config.model_size import LayerSizes
 from stages.models.shape import DecoderShape
-from stages.training.job import LossConfig, OptimizerConfig, TrainJob
+from stages.training.job import LossConfig, OptimizerConfig
 from stages.training.model.master_weights import TrainedWeights
-from stages.training.model.policy import Policy
+from stages.training.model.policy import DecoderModel
 from stages.training.trainable import EVERYTHING, TrainableConfig
 from stages.training.trainer import Trainer
 from stages.training.trainer_batch import TrainerBatch
 from stages.training.worker_group.hardware import TrainHardware
+from tests.support.jobs import train_job
 
 CPU = torch.device("cpu")
 
@@ -72,7 +73,7 @@ def _really(function: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def _parameters_without_data(mode: FakeTensorMode) -> Generator[None]:
     """Makes policies allocate their parameters, which begin on the meta device, as fake tensors."""
-    real = Policy.to_empty
+    real = DecoderModel.to_empty
 
     propagate = ShardingPropagator._propagate_tensor_meta_non_cached
 
@@ -81,15 +82,15 @@ def _parameters_without_data(mode: FakeTensorMode) -> Generator[None]:
         with _disable_current_modes():
             return propagate(self, schema)
 
-    def to_empty(self: Policy, *, device: Any, recurse: bool = True) -> Policy:
+    def to_empty(self: DecoderModel, *, device: Any, recurse: bool = True) -> DecoderModel:
         with mode:
             return real(self, device=device, recurse=recurse)
 
-    Policy.to_empty, ShardingPropagator._propagate_tensor_meta_non_cached = to_empty, apart
+    DecoderModel.to_empty, ShardingPropagator._propagate_tensor_meta_non_cached = to_empty, apart
     try:
         yield
     finally:
-        Policy.to_empty, ShardingPropagator._propagate_tensor_meta_non_cached = real, propagate
+        DecoderModel.to_empty, ShardingPropagator._propagate_tensor_meta_non_cached = real, propagate
 
 
 def row_columns(rows: int, prompt: int, completions: int, length: int) -> dict[str, Any]:
@@ -105,7 +106,7 @@ def row_columns(rows: int, prompt: int, completions: int, length: int) -> dict[s
         "tokens": np.ones((rows, width), np.int32), "position_ids": np.tile(position, (rows, 1)),
         "segment_ids": segment + first, "parent_ids": np.zeros_like(segment) + first, "completion_mask": mask,
         "sampler_logprobs": -mask.astype(np.float32), "advantages": mask.astype(np.float32),
-        "weights": mask.astype(np.float32), "minibatch": np.zeros(rows, np.int32),
+        "minibatch": np.zeros(rows, np.int32),
     }  # fmt: skip
 
 
@@ -122,7 +123,7 @@ def simulated_step(
     path = folder / "batch.safetensors"
     save_file(columns, path)
     batch = TrainerBatch(path, shape.vocab_size)
-    job = TrainJob(
+    job = train_job(
         checkpoint_dir=folder, batch_file=path, learning_rates=[1e-6], hardware=hardware, optimizer=optimizer,
         trainable=trainable, loss=LossConfig(), out_checkpoint_dir=folder / "out", events_file=folder / "events",
     )  # fmt: skip

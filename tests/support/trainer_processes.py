@@ -3,15 +3,16 @@
 from pathlib import Path
 
 from stages.training.worker_group.group import WorkerGroup
+from tests.support.jobs import queue_folder
 
 
 def workers(group: WorkerGroup, node: int = 0) -> list[int]:
     """Returns the pids of a worker group's workers on one of its nodes; all nodes may be on this machine."""
-    assert group.queue_folder is not None
+    folder = queue_folder(group)
     return [
         pid
         for pid, line in command_lines()
-        if f"--queue={group.queue_folder} --node-rank={node} " in f"{line} " and "torch.distributed" not in line
+        if f"--queue={folder} --node-rank={node} " in f"{line} " and "torch.distributed" not in line
     ]
 
 

@@ -18,6 +18,7 @@ from stages.training.model.master_weights import TrainedWeights
 from stages.training.trainer import Trainer
 from stages.training.trainer_batch import TrainerBatch
 from stages.training.worker_group.hardware import TrainHardware
+from tests.support.jobs import train_job
 
 PEAK_SIZES = (512, 1024, 2048, 4096)
 RATE = 1e-6
@@ -144,7 +145,7 @@ class Bench:
 
     def job(self, batch_file: Path, scratch: Path) -> TrainJob:
         """Returns a job of one step over all rows of a batch; the ratio is 1, as on policy."""
-        return TrainJob(
+        return train_job(
             checkpoint_dir=self.model, batch_file=batch_file, learning_rates=[RATE], hardware=self.hardware,
             loss=LossConfig(old_logprobs="trainer"), out_checkpoint_dir=scratch / "checkpoint",
             events_file=scratch / "events.jsonl",

@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from stages.models.shape import read_shape
-from stages.training.job import LossConfig, OptimizerConfig, TrainJob
+from stages.training.job import LossConfig, OptimizerConfig
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.model.placement import load_reference
+from stages.training.model.policy import DecoderModel, ModelInputs, Policy
 from stages.training.results import StepMetrics
 from stages.training.trainer import Trainer
 from stages.training.trainer_batch import TrainerBatch
 from stages.training.worker_group.hardware import TrainHardware
+from tests.support.jobs import train_job
 from tests.support.trees import VOCAB
 
 CPU = torch.device("cpu")
@@ -31,7 +33,7 @@ def train(
     save_file(columns, path)
     steps = int(columns["minibatch"].max()) + 1
     layout = TrainHardware(**{"compute_dtype": "fp32", **hardware})
-    job = TrainJob(
+    job = train_job(
         checkpoint_dir=checkpoint, batch_file=path, learning_rates=[0.01] * steps * epochs, epochs=epochs,
         loss=loss or LossConfig(), optimizer=OptimizerConfig(eps=1e-3), hardware=layout,
         reference_dir=reference, out_checkpoint_dir=folder / "out", events_file=folder / "events.jsonl",
@@ -39,11 +41,8 @@ def train(
     weights = TrainedWeights(read_shape(checkpoint), layout, CPU, sharded)
     weights.load_checkpoint(checkpoint)
     trainer = Trainer(weights, job, TrainerBatch(path, VOCAB), lambda: None)
-    if job.loss.old_logprobs == "trainer":
-        trainer.recompute_old_logprobs()
-    if reference is not None:
-        trainer.compute_reference_logprobs(load_reference(reference, VOCAB, layout, CPU, sharded))
-    metrics = [trainer.step(number, rows, len(job.learning_rates)) for number, rows in trainer.steps()]
+    trainer.prepare(lambda: load_reference(reference or checkpoint, VOCAB, layout, CPU, sharded))
+    metrics = [trainer.step(number, rows, steps * epochs) for number, rows in trainer.steps()]
     return metrics, {name: p.detach().full_tensor() if sharded else p.detach() for name, p in weights.masters.items()}  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -72,9 +71,16 @@ def repacked(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     return out
 
 
-def logprobs_of(folder: Path, path: Path, temperature: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities of all tokens in the loss under a model, and their loss weights."""
+def logprobs_of(folder: Path, path: Path, temperature: float = 1.0) -> torch.Tensor:
+    """Log-probabilities of all tokens in the loss under a model."""
     policy = load_reference(folder, VOCAB, TrainHardware(compute_dtype="fp32"), CPU, sharded=False)
     batch = TrainerBatch(path, VOCAB)
     flat = batch.flat(list(range(batch.shape[0])))
-    return policy(policy.inputs(flat, torch.float32, CPU), temperature)[0], flat.weights
+    return policy(policy.inputs(flat, torch.float32, CPU), temperature)[0]
+
+
+def logits_of(model: DecoderModel, inputs: ModelInputs) -> torch.Tensor:
+    """Logits [C, V] of the predictors, which the trainer never holds as a whole."""
+    assert isinstance(model, Policy)
+    weight = model.decoder.tok_embeddings.weight if model.head is None else model.head.weight
+    return model.predicting_states(inputs).to(weight.dtype) @ weight.t()

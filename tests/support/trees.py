@@ -35,21 +35,20 @@ def tree_batch(
         row: list[tuple[float, ...]] = []
         for _ in range(groups):
             length, parent = int(draw.integers(*prompt)), segment
-            row += [(int(draw.integers(VOCAB)), i, parent, parent, 0, 0.0, 0.0, 0.0) for i in range(length)]
+            row += [(int(draw.integers(VOCAB)), i, parent, parent, 0, 0.0, 0.0) for i in range(length)]
             segment += 1
             for _ in range(draw.integers(*branches)):
                 advantage = draw.normal()
                 for i in range(draw.integers(*completion)):
                     counts = int(draw.random() < 0.9)
                     sampled = counts * (-np.log(VOCAB) + draw.normal(0.0, 0.3))
-                    weight = counts * draw.uniform(0.5, 1.5)
-                    row.append((draw.integers(VOCAB), length + i, segment, parent, counts, sampled, advantage, weight))
+                    row.append((draw.integers(VOCAB), length + i, segment, parent, counts, sampled, advantage))
                 segment += 1
         rows.append(row)
     width = max(len(row) for row in rows) + 3
     names = "tokens", "position_ids", "segment_ids", "parent_ids", "completion_mask", "sampler_logprobs"
     columns: dict[str, NDArray[Any]] = {}
-    for place, name in enumerate((*names, "advantages", "weights")):
+    for place, name in enumerate((*names, "advantages")):
         dtype = np.int32 if place < 4 else np.uint8 if place == 4 else np.float32
         column = np.full((len(rows), width), -1 if "_ids" in name and name != "position_ids" else 0, dtype)
         for index, row in enumerate(rows):

@@ -9,14 +9,11 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from artifacts.documents.parsing import exists
 from artifacts.documents.suggestions import did_you_mean
 from artifacts.errors import BadInputError
-from artifacts.local.input_files import read_input
 from stages.environments.config import SourceConfig
+from stages.processes.user_file import PUT_IT_THERE, changed, digest_of, note_file
 
-_PUT_IT = "put it beside the recipe, or into the working directory"
-_PUT_IT_THERE = "put it there, or write its path relative to the recipe, such as ../FILE.py:OBJECT"
 ENTRY_POINTS = "deerstalker.environments"
 """Entry point group of packages with environments."""
 _LIMIT_S = Field(
@@ -74,7 +71,7 @@ class FunctionConfig(SourceConfig):
             BadInputError: There is no such file, or its digest differs from the one in the recipe.
         """
         config = self if self.folder is not None else self.model_copy(update={"folder": str(folder.resolve())})
-        digest = digest_of(Path(config.location or ""), _PUT_IT_THERE)
+        digest = digest_of(Path(config.location or ""), remedy=PUT_IT_THERE)
         if self.sha256 not in (None, digest):
             raise changed(self.environment.rpartition(":")[0], str(self.sha256), digest)
         note_file(digest, config.location)
@@ -104,55 +101,6 @@ class PackageConfig(SourceConfig):
         if self.version not in (None, version):
             raise changed(f"the package of the environment '{self.environment}'", str(self.version), version)
         return self.model_copy(update={"version": version})
-
-
-_FILES: dict[str, str] = {}
-"""Paths of files, by SHA-256, that this process has found in a recipe or in the manifest of a set."""
-
-
-def note_file(sha256: str | None, file: str | None) -> None:
-    """Notes the path of a file with a given digest, so that `file_of` finds it."""
-    if sha256 is not None and file is not None:
-        _FILES[sha256] = file
-
-
-def file_of(name: str, sha256: str) -> Path:
-    """Returns the Python file of a stored item; if neither place has it, the first of these places.
-
-    The places are the path that `note_file` noted, and the file's name in the working directory.
-
-    Args:
-        name: The name of the file, without its folder.
-        sha256: The digest of the file.
-    """
-    places = [Path(place) for place in (_FILES.get(sha256), name) if place is not None]
-    return next((place for place in places if exists(place)), places[0])
-
-
-def digest_of(file: Path, remedy: str = _PUT_IT) -> str:
-    """Returns the SHA-256 (hex) of a Python file.
-
-    Args:
-        remedy: What to do if there is none.
-
-    Raises:
-        BadInputError: It cannot be read.
-    """
-    return hashlib.sha256(read_input(file, "the file of the environment", remedy)).hexdigest()
-
-
-def changed(name: str, before: str, now: str) -> BadInputError:
-    """Returns the error for code that has changed since the run began."""
-    return BadInputError(
-        name,
-        f"changed since the run began ({_short(before)} -> {_short(now)})",
-        "the code that the run began with",
-        "restore it, or start a new run with another --run name",
-    )
-
-
-def _short(version: str) -> str:
-    return version[:12] if len(version) == 64 else version
 
 
 def installed() -> dict[str, importlib.metadata.EntryPoint]:

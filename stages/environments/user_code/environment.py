@@ -14,8 +14,9 @@ from artifacts.errors import BadInputError
 from stages.environments.capabilities import Items
 from stages.environments.puzzle import Graded, Grader, Parsed, Puzzle
 from stages.environments.single_answer import ANSWER, ITEM, single_grade, single_item
-from stages.environments.user_code.config import FunctionConfig, PackageConfig, changed, digest_of, file_of
+from stages.environments.user_code.config import FunctionConfig, PackageConfig
 from stages.processes.limited_calls import CallResult, LimitedCalls, LoadError
+from stages.processes.user_file import changed, digest_of, file_of
 
 _LOAD = "stages.environments.user_code.worker:load"
 _ITEMS_S = 600.0

@@ -1,20 +1,15 @@
 """Calls the object of a user, in a process of its own (see `stages.processes.limited_calls`)."""
 
-import hashlib
 import inspect
 import json
 import math
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from artifacts.documents.suggestions import did_you_mean
-from artifacts.local.input_files import read_regular
 from stages.environments.user_code.config import entry_point, version_of
+from stages.processes.user_file import check_call, load_from
 
-_MODULE = "deerstalker_user_environment"
 LARGEST_ITEM = 1_000_000
 """Bytes of the JSON of an item."""
 METHODS = {"items": ("count", "seed"), "grade": ("completion", "item")}
@@ -32,7 +27,7 @@ def load(location: str, name: str, version: str) -> Callable[..., Any]:
     Raises:
         Exception: The object cannot be imported, is of another version, or lacks a method with the right arguments.
     """
-    target = _from_package(name, version) if location == "package" else _from_file(Path(location), name, version)
+    target = _from_package(name, version) if location == "package" else load_from(Path(location), name, version)
     target = target() if inspect.isclass(target) else target
     for method, names in METHODS.items():
         _check_method(target, name, method, names)
@@ -50,26 +45,9 @@ def _check_method(target: Any, name: str, method: str, names: Sequence[str]) -> 
     if not callable(function):
         raise TypeError(f"{name} has no method {method}; write {expected}")
     try:
-        signature = inspect.signature(function)
-    except ValueError:  # a function in C need not have one
-        return
-    try:
-        signature.bind(**dict.fromkeys(names))
+        check_call(function, expected, names, by_name=True)
     except TypeError as error:
-        raise TypeError(f"{name}.{method}{signature}: {error}; write {expected}") from error
-
-
-def _from_file(file: Path, name: str, digest: str) -> Any:
-    source = read_regular(file)
-    if (now := hashlib.sha256(source).hexdigest()) != digest:
-        raise ValueError(f"the file has changed: digest {now[:12]}, expected {digest[:12]}")
-    module = ModuleType(_MODULE)
-    module.__file__ = str(file)
-    sys.modules[_MODULE] = module  # for dataclasses and pickle
-    exec(compile(source, str(file), "exec"), module.__dict__)
-    if not hasattr(module, name):
-        raise AttributeError(f"{file.name} has no {name}{did_you_mean(name, [*module.__dict__])}")
-    return getattr(module, name)
+        raise TypeError(f"{name}.{method}{error}") from error
 
 
 def _from_package(name: str, version: str) -> Any:

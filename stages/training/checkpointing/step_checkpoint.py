@@ -16,7 +16,7 @@ from stages.training.results import StepMetrics
 from stages.training.trainer import Trainer
 
 STATE_FOLDER = "state"
-LOGPROBS_FILE = "logprobs.safetensors"
+NUMBERS_FILE = "numbers.safetensors"
 START_FILE = "start.safetensors"
 STEPS_FILE = "steps.json"
 
@@ -27,12 +27,12 @@ class StepCheckpoints:
     Args:
         job: The job, which names the inbox and, in its hardware, the interval.
         weights: The weights that are trained.
-        trainer: The source of the log-probabilities under the starting weights and the reference.
+        trainer: The source of the numbers that were computed before the first step.
         start: Sample of the starting weights.
     """
 
     def __init__(self, job: TrainJob, weights: TrainedWeights, trainer: Trainer, start: dict[str, Tensor]) -> None:
-        self._inbox, self._every_s = job.step_checkpoints_dir, job.hardware.checkpoint_every_s
+        self._inbox, self._every_s = job.paths.step_checkpoints_dir, job.hardware.checkpoint_every_s
         self._weights, self._trainer, self._start = weights, trainer, start
         self._written_at = time.monotonic()
 
@@ -57,9 +57,9 @@ class StepCheckpoints:
         assert self._inbox is not None
         folder = self._inbox / f"step-{len(steps):06d}"
         self._weights.save_state(folder / STATE_FOLDER)
-        logprobs = self._trainer.kept_logprobs()
+        numbers = self._trainer.kept_numbers()
         if dist.get_rank() == 0:
-            save_file(logprobs, folder / LOGPROBS_FILE)
+            save_file(numbers, folder / NUMBERS_FILE)
             save_file(self._start, folder / START_FILE)
             (folder / STEPS_FILE).write_text(json.dumps([step.model_dump() for step in steps]))
         self._written_at = time.monotonic()
@@ -67,7 +67,7 @@ class StepCheckpoints:
 
 
 def resume(folder: Path, weights: TrainedWeights, trainer: Trainer) -> tuple[list[StepMetrics], dict[str, Tensor]]:
-    """Restores weights, optimizer, log-probabilities and skipped steps from a step checkpoint (collective).
+    """Restores weights, optimizer, the objective's numbers and skipped steps from a step checkpoint (collective).
 
     Returns:
         Metrics of the steps that were taken before, and the sample of the starting weights.
@@ -76,7 +76,7 @@ def resume(folder: Path, weights: TrainedWeights, trainer: Trainer) -> tuple[lis
         BadInputError: The folder is not a step checkpoint of this job.
     """
     weights.load_state(folder / STATE_FOLDER)
-    trainer.restore_logprobs(load_file(folder / LOGPROBS_FILE), str(folder / LOGPROBS_FILE))
+    trainer.restore_numbers(load_file(folder / NUMBERS_FILE), str(folder / NUMBERS_FILE))
     try:
         steps = [StepMetrics.model_validate(step) for step in json.loads((folder / STEPS_FILE).read_text())]
     except ValueError as error:

@@ -17,82 +17,59 @@ CACHE_ELEMENTS = 1 << 22
 """Number of logits that are turned into probabilities at a time on the CPU (16 MiB of float32)."""
 
 
-def _probabilities(hidden: Tensor, weight: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Returns log-probabilities and probabilities, [C, V] float32."""
-    logp = torch.log_softmax((hidden @ weight.t()).float().div_(temperature), -1)
-    return logp, logp.exp()
+def _eager_forward(
+    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, keep: bool
+) -> tuple[Tensor | None, Tensor, Tensor]:
+    """Returns the probabilities [C, V] if they are to be kept, log-probabilities [C] and entropies [C], by blocks."""
+    count, vocabulary = hidden.shape[0], weight.shape[0]
+    logprobs = torch.empty(count, dtype=torch.float32, device=hidden.device)
+    entropies = torch.empty_like(logprobs)
+    kept = hidden.new_empty(count, vocabulary) if keep else None
+    for rows in _blocks(hidden, vocabulary):
+        logp = torch.log_softmax((hidden[rows] @ weight.t()).float().div_(temperature), -1)
+        p = logp.exp()
+        logprobs[rows] = logp.gather(1, targets[rows, None]).squeeze(1)
+        entropies[rows] = -torch.linalg.vecdot(p, logp)
+        if kept is not None:
+            kept[rows] = p
+    return kept, logprobs, entropies
 
 
-def _blocks(hidden: Tensor, vocabulary: int, chunk: int) -> list[slice]:
-    """Returns slices of positions to compute at a time: cache-sized on the CPU, `chunk` on CUDA."""
-    count = hidden.shape[0]
-    rows = max(16, CACHE_ELEMENTS // vocabulary) if hidden.device.type == "cpu" else max(1, chunk)
-    return [slice(start, min(count, start + rows)) for start in range(0, count, rows)]
+def _eager_gradient(
+    p: Tensor,
+    targets: Tensor,
+    temperature: float,
+    logprobs: Tensor,
+    entropies: Tensor,
+    g: Tensor,
+    g_entropy: Tensor | None,
+) -> Tensor:
+    """Returns the gradient of the logits, [C, V], in place of the probabilities, by blocks.
 
-
-class _TokenStatistics(torch.autograd.Function):
-    """Keeps the probabilities for backward if all positions fit into one chunk, else recomputes them."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, chunk: int
-    ) -> tuple[Tensor, Tensor]:
-        count, vocabulary = hidden.shape[0], weight.shape[0]
-        logprobs = torch.empty(count, dtype=torch.float32, device=hidden.device)
-        entropies = torch.empty_like(logprobs)
-        keep = count <= chunk and any(ctx.needs_input_grad)
-        saved_p = hidden.new_empty(count, vocabulary) if keep else None
-        for rows in _blocks(hidden, vocabulary, chunk):
-            logp, p = _probabilities(hidden[rows], weight, temperature)
-            logprobs[rows] = logp.gather(1, targets[rows, None]).squeeze(1)
-            if saved_p is not None:
-                saved_p[rows] = p
-            entropies[rows] = -torch.linalg.vecdot(p, logp)
-        ctx.save_for_backward(hidden, weight, targets, logprobs, entropies, saved_p)
-        ctx.temperature, ctx.chunk = temperature, chunk
-        ctx.set_materialize_grads(False)
-        return logprobs, entropies
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor | None, None, None, None]:
-        hidden, weight, targets, logprobs, entropies, saved_p = ctx.saved_tensors
-        grad_logprobs = torch.zeros_like(logprobs) if grads[0] is None else grads[0] / ctx.temperature
-        grad_entropies = None if grads[1] is None else grads[1] / ctx.temperature
-        grad_hidden = torch.empty_like(hidden)
-        pieces = range(0, hidden.shape[0], ctx.chunk)
-        sum_dtype = weight.dtype if len(pieces) <= 1 else torch.float32
-        grad_weight = torch.zeros_like(weight, dtype=sum_dtype) if ctx.needs_input_grad[1] else None
-        for start in pieces:
-            piece = slice(start, start + ctx.chunk)
-            p = _recomputed(hidden[piece], weight, ctx.temperature) if saved_p is None else saved_p
-            for block in _blocks(hidden[piece], weight.shape[0], ctx.chunk):
-                rows = slice(start + block.start, start + block.stop)
-                # The gradient of logit j is [j = target] g - p_j (g + g_H (log p_j + H)), with the gradients g of the
-                # log-probability and g_H of the entropy H. At the target p_j comes from the float32 log-probability.
-                g = grad_logprobs[rows, None]
-                if grad_entropies is not None:
-                    logp = p[block].float().clamp(min=1e-30).log_()
-                    logp.add_(entropies[rows, None]).mul_(grad_entropies[rows, None]).add_(g)
-                    p[block] = p[block] * logp.neg_()
-                    factor = g + grad_entropies[rows, None] * (logprobs[rows, None] + entropies[rows, None])
-                else:
-                    p[block].mul_(-g)
-                    factor = g
-                at_target = g - factor * logprobs[rows, None].exp()
-                p[block].scatter_(1, targets[rows, None], at_target.to(p.dtype))
-            grad_hidden[piece] = p @ weight
-            if grad_weight is not None:
-                share = p.t() @ hidden[piece]
-                grad_weight = share if len(pieces) == 1 else grad_weight.add_(share)
-        return grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype), None, None, None
-
-
-def _recomputed(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
-    """Returns probabilities [C, V] in the compute dtype."""
-    p = hidden.new_empty(hidden.shape[0], weight.shape[0])
-    for rows in _blocks(hidden, weight.shape[0], hidden.shape[0]):
-        p[rows] = _probabilities(hidden[rows], weight, temperature)[1]
+    The gradient of logit j is [j = target] g - p_j (g + g_H (log p_j + H)), with the gradients g of the log-probability
+    and g_H of the entropy H. At the target p_j comes from the float32 log-probability.
+    """
+    g = g / temperature
+    g_entropy = None if g_entropy is None else g_entropy / temperature
+    for rows in _blocks(p, p.shape[1]):
+        g_rows = factor = g[rows, None]
+        if g_entropy is not None:
+            logp = p[rows].float().clamp(min=1e-30).log_()
+            logp.add_(entropies[rows, None]).mul_(g_entropy[rows, None]).add_(g_rows)
+            p[rows] = p[rows] * logp.neg_()
+            factor = g_rows + g_entropy[rows, None] * (logprobs[rows, None] + entropies[rows, None])
+        else:
+            p[rows].mul_(-g_rows)
+        at_target = g_rows - factor * logprobs[rows, None].exp()
+        p[rows].scatter_(1, targets[rows, None], at_target.to(p.dtype))
     return p
+
+
+def _blocks(rows: Tensor, vocabulary: int) -> list[slice]:
+    """Returns slices of positions to compute at a time: cache-sized on the CPU, all on CUDA."""
+    count = rows.shape[0]
+    size = max(16, CACHE_ELEMENTS // vocabulary) if rows.device.type == "cpu" else max(1, count)
+    return [slice(start, min(count, start + size)) for start in range(0, count, size)]
 
 
 def _statistics(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
@@ -110,7 +87,7 @@ def _gradient(
     g: Tensor,
     g_entropy: Tensor | None,
 ) -> Tensor:
-    """Returns the gradient of logits, [C, V] in their type; the formula is that of `_TokenStatistics`."""
+    """Returns the gradient of logits, [C, V] in their type; the formula is that of `_eager_gradient`."""
     scaled = logits.float() / temperature
     normalizers = scaled.gather(1, targets[:, None]) - logprobs[:, None]
     logp = scaled - normalizers
@@ -125,45 +102,56 @@ def _compiled() -> tuple[Any, Any]:
     return torch.compile(_statistics, dynamic=True), torch.compile(_gradient, dynamic=True)
 
 
-class _CompiledStatistics(torch.autograd.Function):
-    """Keeps the logits for backward if all positions fit into one chunk, else recomputes them."""
+def _compiled_forward(
+    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, keep: bool
+) -> tuple[Tensor | None, Tensor, Tensor]:
+    """Returns the logits [C, V] if they are to be kept, log-probabilities [C] and entropies [C]."""
+    logits = hidden @ weight.t()
+    return logits if keep else None, *_compiled()[0](logits, targets, temperature)
+
+
+class _TokenStatistics(torch.autograd.Function):
+    """Keeps what backward needs of the logits if all positions fit into one chunk, else recomputes it."""
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, chunk: int
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, chunk: int, compiled: bool
     ) -> tuple[Tensor, Tensor]:
-        statistics, _ = _compiled()
-        logprobs = torch.empty(hidden.shape[0], dtype=torch.float32, device=hidden.device)
-        entropies, logits = torch.empty_like(logprobs), None
+        run = _compiled_forward if compiled else _eager_forward
+        logprobs, kept = torch.empty(hidden.shape[0], dtype=torch.float32, device=hidden.device), None
+        entropies, keep = torch.empty_like(logprobs), hidden.shape[0] <= chunk and any(ctx.needs_input_grad)
         for start in range(0, hidden.shape[0], chunk):
             rows = slice(start, start + chunk)
-            logits = hidden[rows] @ weight.t()
-            logprobs[rows], entropies[rows] = statistics(logits, targets[rows], temperature)
-        kept = logits if hidden.shape[0] <= chunk and any(ctx.needs_input_grad) else None
+            kept, logprobs[rows], entropies[rows] = run(hidden[rows], weight, targets[rows], temperature, keep)
         ctx.save_for_backward(hidden, weight, targets, logprobs, entropies, kept)
-        ctx.temperature, ctx.chunk = temperature, chunk
+        ctx.temperature, ctx.chunk, ctx.compiled = temperature, chunk, compiled
         ctx.set_materialize_grads(False)
         return logprobs, entropies
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor | None, None, None, None]:
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor | None, None, None, None, None]:
         hidden, weight, targets, logprobs, entropies, kept = ctx.saved_tensors
-        _, gradient = _compiled()
+        run, gradient = (_compiled_forward, _compiled()[1]) if ctx.compiled else (_eager_forward, _eager_gradient)
         g, g_entropy = torch.zeros_like(logprobs) if grads[0] is None else grads[0], grads[1]
         grad_hidden = torch.empty_like(hidden)
-        sum_dtype = weight.dtype if hidden.shape[0] <= ctx.chunk else torch.float32
+        pieces = range(0, hidden.shape[0], ctx.chunk)
+        sum_dtype = weight.dtype if len(pieces) <= 1 else torch.float32
         grad_weight = torch.zeros_like(weight, dtype=sum_dtype) if ctx.needs_input_grad[1] else None
-        for start in range(0, hidden.shape[0], ctx.chunk):
+        for start in pieces:
             rows = slice(start, start + ctx.chunk)
-            logits = hidden[rows] @ weight.t() if kept is None else kept
+            kept_rows = kept
+            if kept_rows is None:
+                kept_rows, _, _ = run(hidden[rows], weight, targets[rows], ctx.temperature, True)
+                assert kept_rows is not None
             of_entropies = None if g_entropy is None else g_entropy[rows]
             of_logits = gradient(
-                logits, targets[rows], ctx.temperature, logprobs[rows], entropies[rows], g[rows], of_entropies
+                kept_rows, targets[rows], ctx.temperature, logprobs[rows], entropies[rows], g[rows], of_entropies
             )
             grad_hidden[rows] = of_logits @ weight
             if grad_weight is not None:
-                grad_weight.add_(of_logits.t() @ hidden[rows])
-        return grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype), None, None, None
+                share = of_logits.t() @ hidden[rows]
+                grad_weight = share if len(pieces) == 1 else grad_weight.add_(share)
+        return grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype), None, None, None, None
 
 
 def token_statistics(
@@ -182,5 +170,4 @@ def token_statistics(
     Returns:
         Two [C] float32 tensors, differentiable in hidden and weight.
     """
-    function = _CompiledStatistics if compiled else _TokenStatistics
-    return function.apply(hidden, weight, targets, temperature, chunk_tokens)  # pyright: ignore[reportReturnType]
+    return _TokenStatistics.apply(hidden, weight, targets, temperature, chunk_tokens, compiled)  # pyright: ignore[reportReturnType]

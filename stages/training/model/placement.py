@@ -17,7 +17,7 @@ from stages.models.value_head import VALUE_HEAD_WEIGHT
 from stages.training.checkpointing.checkpoint import StoredWeights
 from stages.training.job import Dtype
 from stages.training.model.lora import add_adapters
-from stages.training.model.policy import Policy, ValueModel
+from stages.training.model.policy import DecoderModel, Policy, ValueModel
 from stages.training.model.tensor_parallel import device_mesh, divide
 from stages.training.trainable import EVERYTHING, TrainableConfig
 from stages.training.worker_group.hardware import TrainHardware
@@ -42,8 +42,8 @@ def place_policy(
     sharded: bool,
     parameter_dtype: torch.dtype,
     trainable: TrainableConfig = EVERYTHING,
-) -> Policy:
-    """Builds a policy with uninitialised parameters.
+) -> DecoderModel:
+    """Builds a policy, or a value model if the shape has such a head, with uninitialised parameters.
 
     Args:
         shape: Sizes and switches of the decoder.
@@ -57,10 +57,11 @@ def place_policy(
     hardware.check_trainable(trainable)
     hardware.check_layers(shape.heads, shape.kv_heads, shape.embed_dim, shape.hidden_dim)
     with torch.device("meta"):
-        policy = (ValueModel if shape.value_head else Policy)(
-            shape,
-            activation_checkpointing=hardware.activation_checkpointing,
-            chunk_tokens=hardware.logprob_chunk_tokens,
+        recompute = hardware.activation_checkpointing
+        policy: DecoderModel = (
+            ValueModel(shape, activation_checkpointing=recompute)
+            if shape.value_head
+            else Policy(shape, activation_checkpointing=recompute, chunk_tokens=hardware.logprob_chunk_tokens)
         )
         if trainable.parameters == "lora":
             add_adapters(policy.decoder, trainable)
@@ -278,6 +279,7 @@ def load_reference(
             f"reference {folder}", f"{shape.vocab_size} token ids", f"{vocab_size}, as the trained model"
         )
     policy = place_policy(shape, hardware, device, sharded, compute_dtype(hardware, shape))
+    assert isinstance(policy, Policy)
     policy.requires_grad_(False)
     fill(dict(policy.named_parameters()), folder, shape, heartbeat)
     return policy

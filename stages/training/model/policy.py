@@ -70,20 +70,18 @@ class DecoderLayer(TransformerSelfAttentionLayer):
         return super().forward(x, mask=mask)
 
 
-class Policy(nn.Module):
-    """A model that computes log-probabilities and entropies of completion tokens.
+class DecoderModel(nn.Module):
+    """A decoder whose head is computed at the predictors of the tokens in the loss only.
 
     Args:
         shape: Sizes and switches of the decoder.
         activation_checkpointing: Whether layers are recomputed in backward.
-        chunk_tokens: Number of tokens whose probabilities over V may be in memory at a time.
     """
 
-    def __init__(self, shape: DecoderShape, *, activation_checkpointing: bool, chunk_tokens: int) -> None:
+    def __init__(self, shape: DecoderShape, *, activation_checkpointing: bool) -> None:
         super().__init__()
-        self.shape, self.chunk_tokens = shape, chunk_tokens
+        self.shape = shape
         self.decoder = build_decoder(shape, activation_checkpointing)
-        self.head = None if shape.tied or shape.value_head else nn.Linear(shape.embed_dim, shape.vocab_size, bias=False)
         self.compiled = False
         self.frequencies: Tensor
         self.place_frequencies()
@@ -96,7 +94,7 @@ class Policy(nn.Module):
             layer.compile_forward()
 
     def place_frequencies(self) -> None:
-        """Computes the constants of the rotation on the CPU; repeat it for a policy built on the meta device."""
+        """Computes the constants of the rotation on the CPU; repeat it for a model built on the meta device."""
         with torch.device("cpu"):
             self.frequencies = rotation_frequencies(self.shape)
 
@@ -115,6 +113,26 @@ class Policy(nn.Module):
             targets=to_device(flat.tokens[flat.predictors[1]], device),
         )
 
+    def predicting_states(self, inputs: ModelInputs) -> Tensor:
+        """Runs the decoder on all tokens and returns the last hidden states of the predictors: [C, E]."""
+        hidden = self.decoder(inputs.tokens, mask=inputs.attention).squeeze(0)
+        return hidden.index_select(0, inputs.predictors)
+
+
+class Policy(DecoderModel):
+    """A model that computes log-probabilities and entropies of completion tokens.
+
+    Args:
+        shape: Sizes and switches of the decoder.
+        activation_checkpointing: Whether layers are recomputed in backward.
+        chunk_tokens: Number of tokens whose probabilities over V may be in memory at a time.
+    """
+
+    def __init__(self, shape: DecoderShape, *, activation_checkpointing: bool, chunk_tokens: int) -> None:
+        super().__init__(shape, activation_checkpointing=activation_checkpointing)
+        self.chunk_tokens = chunk_tokens
+        self.head = None if shape.tied else nn.Linear(shape.embed_dim, shape.vocab_size, bias=False)
+
     def forward(
         self, inputs: ModelInputs, temperature: float, head_dtype: torch.dtype | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -128,22 +146,16 @@ class Policy(nn.Module):
         Returns:
             Log-probabilities [C] of the targets and entropies [C] of the predicting distributions, float32.
         """
-        hidden = self.decoder(inputs.tokens, mask=inputs.attention).squeeze(0)
+        chosen = self.predicting_states(inputs)
         weight = self.decoder.tok_embeddings.weight if self.head is None else self.head.weight
         if isinstance(weight, DTensor):
             weight = weight.full_tensor()  # of the parts that the processes of a tensor group hold
         weight = weight.to(head_dtype or weight.dtype)
-        chosen = hidden.index_select(0, inputs.predictors).to(weight.dtype)
+        chosen = chosen.to(weight.dtype)
         return token_statistics(chosen, weight, inputs.targets, temperature, self.chunk_tokens, compiled=self.compiled)
 
-    def logits(self, inputs: ModelInputs) -> Tensor:
-        """Returns the logits [C, V] of the predictors. Used by tests only."""
-        hidden = self.decoder(inputs.tokens, mask=inputs.attention).squeeze(0)
-        weight = self.decoder.tok_embeddings.weight if self.head is None else self.head.weight
-        return hidden.index_select(0, inputs.predictors).to(weight.dtype) @ weight.t()
 
-
-class ValueModel(Policy):
+class ValueModel(DecoderModel):
     """A model that computes values w h of the states before completion tokens.
 
     The head has no bias, as in Open-Reasoner-Zero (`orz/ppo/models.py`), whose head begins at N(0, 1 / (E + 1)). Ours
@@ -155,30 +167,15 @@ class ValueModel(Policy):
     Args:
         shape: Sizes and switches of the decoder, with a value head.
         activation_checkpointing: Whether layers are recomputed in backward.
-        chunk_tokens: Not used; a value takes no memory of the vocabulary's size.
     """
 
-    def __init__(self, shape: DecoderShape, *, activation_checkpointing: bool, chunk_tokens: int) -> None:
-        super().__init__(shape, activation_checkpointing=activation_checkpointing, chunk_tokens=chunk_tokens)
+    def __init__(self, shape: DecoderShape, *, activation_checkpointing: bool) -> None:
+        super().__init__(shape, activation_checkpointing=activation_checkpointing)
         self.value_head = nn.Linear(shape.embed_dim, 1, bias=False)
 
-    def forward(
-        self, inputs: ModelInputs, temperature: float, head_dtype: torch.dtype | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Runs the decoder on all tokens and the head on the last token before each one in the loss.
-
-        Args:
-            inputs: The micro-batch.
-            temperature: Not used; values have none.
-            head_dtype: Not used.
-
-        Returns:
-            Values [C] before a bound, and zeros [C] where a policy has entropies, float32.
-        """
-        hidden = self.decoder(inputs.tokens, mask=inputs.attention).squeeze(0)
-        chosen = hidden.index_select(0, inputs.predictors)
-        values = self.value_head(chosen.float()).squeeze(-1)
-        return values, torch.zeros_like(values)
+    def forward(self, inputs: ModelInputs) -> Tensor:
+        """Returns values [C], float32, before a bound; each is read from the last token before one in the loss."""
+        return self.value_head(self.predicting_states(inputs).float()).squeeze(-1)
 
 
 def build_decoder(shape: DecoderShape, activation_checkpointing: bool) -> TransformerDecoder:

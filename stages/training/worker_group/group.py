@@ -102,11 +102,6 @@ class WorkerGroup:
         return self._agent is not None and self._agent.exit_code() is None
 
     @property
-    def queue_folder(self) -> Path | None:
-        """The folder of the group's job files and log; None before the first start."""
-        return None if self._queue is None else self._queue.folder
-
-    @property
     def write(self) -> StateWrite | None:
         """The state of the last training job, which may still be written; None if that job wrote none."""
         return self._write
@@ -192,7 +187,7 @@ class WorkerGroup:
         except BaseException:
             self.stop()
             raise
-        if isinstance(job, TrainJob) and job.out_state_dir is not None:
+        if isinstance(job, TrainJob) and job.paths.out_state_dir is not None:
             self._write = StateWrite(lambda: queue.allow_state(number), lambda: self._follow_write(following))
         return result
 

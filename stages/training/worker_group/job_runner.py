@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from safetensors.torch import save_file
 from torch.distributed.checkpoint.api import CheckpointException
 
 from artifacts.errors import BadInputError
@@ -20,12 +21,14 @@ from stages.training.job import ScoreJob, TrainJob
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.model.movement import movement_lost
 from stages.training.model.placement import check_value_head, compute_dtype, load_reference, shards
+from stages.training.model.policy import Policy
+from stages.training.objectives.objective import OLD
+from stages.training.objectives.values import VALUES
 from stages.training.results import StepMetrics, TrainTotals
 from stages.training.row_memory import check_rows_fit, free_bytes, least_activation_bytes_a_token
 from stages.training.scoring import peak_memory_bytes, score
 from stages.training.trainer import Trainer
 from stages.training.trainer_batch import TrainerBatch
-from stages.training.value_trainer import ValueTrainer
 from stages.training.worker_group.events import EventWriter
 from stages.training.worker_group.hardware import TrainHardware
 from stages.training.worker_group.job_queue import JobQueue
@@ -83,25 +86,28 @@ class JobRunner:
         """
         first = self._rank == 0
         started = time.perf_counter()
-        shape = replace(read_shape(job.checkpoint_dir), value_head=job.value.head if job.value else None)
-        if job.value:
-            check_value_head(job.checkpoint_dir, shape)
+        settings, paths = job.settings, job.paths
+        value_head = settings.value.head if settings.value else None
+        shape = replace(read_shape(paths.checkpoint_dir), value_head=value_head)
+        if value_head:
+            check_value_head(paths.checkpoint_dir, shape)
         weights = self._kept_weights(job, shape)
         sharded = shards(self._hardware, self._device, self._hardware.world)
-        batch = TrainerBatch(job.batch_file, shape.vocab_size)
+        batch = TrainerBatch(paths.batch_file, shape.vocab_size)
         _check_learning_rates(job, batch)
         if weights is None:
             self._weights = None  # frees the weights of an earlier job before the new ones are built
             weights = TrainedWeights(
-                shape, job.hardware, self._device, sharded, job.trainable, self._heartbeat, job.optimizer.master_dtype
-            )
-        trainer = (ValueTrainer if job.value else Trainer)(weights, job, batch, self._heartbeat)
+                shape, job.hardware, self._device, sharded, settings.trainable, self._heartbeat,
+                settings.optimizer.master_dtype,
+            )  # fmt: skip
+        trainer = Trainer(weights, job, batch, self._heartbeat)
         resumed, start = _load(job, weights, trainer)
         token = least_activation_bytes_a_token(
-            shape, job.trainable, weights.dtype.itemsize,
+            shape, settings.trainable, weights.dtype.itemsize,
             checkpointing=job.hardware.activation_checkpointing, tensor_parallel=job.hardware.tensor_parallel,
         )  # fmt: skip
-        check_rows_fit(batch.row_tokens, token, free_bytes(weights, self._device), job.batch_file)
+        check_rows_fit(batch.row_tokens, token, free_bytes(weights, self._device), paths.batch_file)
         self._heartbeat()
         loaded = time.perf_counter()
         plan = trainer.steps()
@@ -113,12 +119,11 @@ class JobRunner:
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
         if not resumed:
-            if job.loss.old_logprobs == "trainer" and job.loss.kind != "cross_entropy":
-                trainer.recompute_old_logprobs()
-            if job.reference_dir is not None:
-                reference = (job.reference_dir, shape.vocab_size, job.hardware, self._device, sharded, self._heartbeat)
-                trainer.compute_reference_logprobs(load_reference(*reference))
-        trainer.write_values()
+            trainer.prepare(lambda: self._reference(job, shape, sharded))
+        if paths.out_values_file is not None:
+            values = trainer.kept_numbers()[OLD].view(batch.shape)
+            if first:
+                save_file({VALUES: values.contiguous()}, paths.out_values_file)
         recomputed = time.perf_counter()
         steps, checkpoints = list(resumed), StepCheckpoints(job, weights, trainer, start)
         for number, rows in plan[len(resumed) :]:
@@ -152,14 +157,19 @@ class JobRunner:
         """Reports the totals, and writes the training state once the owner allows it."""
         if self._rank == 0:
             events.send("done", **totals.model_dump())
-        if job.out_state_dir is not None:
+        if job.paths.out_state_dir is not None:
             while not self._queue.state_allowed(job_number):
                 self._heartbeat()
                 time.sleep(_POLL_S)
-            with _full_disk_reported(weights, job.out_state_dir.parent):
-                weights.save_state(job.out_state_dir)
+            with _full_disk_reported(weights, job.paths.out_state_dir.parent):
+                weights.save_state(job.paths.out_state_dir)
             if self._rank == 0:
                 events.send("state")
+
+    def _reference(self, job: TrainJob, shape: DecoderShape, sharded: bool) -> Policy:
+        assert job.paths.reference_dir is not None
+        folder, vocabulary = job.paths.reference_dir, shape.vocab_size
+        return load_reference(folder, vocabulary, job.hardware, self._device, sharded, self._heartbeat)
 
     def _heartbeat(self) -> None:
         self._queue.heartbeat(self._rank)
@@ -171,7 +181,12 @@ class JobRunner:
             BadInputError: The job is warm, and no weights in memory fit.
         """
         weights = self._weights
-        expected = (shape, job.trainable, job.optimizer.master_dtype, compute_dtype(job.hardware, shape))
+        expected = (
+            shape,
+            job.settings.trainable,
+            job.settings.optimizer.master_dtype,
+            compute_dtype(job.hardware, shape),
+        )
         if weights is not None and (weights.shape, weights.trainable, weights.master_dtype, weights.dtype) != expected:
             weights = None
         if job.warm and weights is None:
@@ -193,12 +208,12 @@ def _device(hardware: TrainHardware) -> torch.device:
 
 
 def _check_learning_rates(job: TrainJob, batch: TrainerBatch) -> None:
-    step_count = len(batch.steps) * job.epochs
-    if len(job.learning_rates) != step_count:
+    step_count = len(batch.steps) * job.settings.epochs
+    if len(job.settings.learning_rates) != step_count:
         raise BadInputError(
             "learning_rates",
-            f"{len(job.learning_rates)} values",
-            f"{step_count} ({job.epochs} epochs x {len(batch.steps)} steps)",
+            f"{len(job.settings.learning_rates)} values",
+            f"{step_count} ({job.settings.epochs} epochs x {len(batch.steps)} steps)",
         )
 
 
@@ -210,12 +225,12 @@ def _load(
     Returns:
         Metrics of the steps that it already contains, and a sample of the weights before the first of all steps.
     """
-    if job.resume_dir is not None:
-        return resume(job.resume_dir, weights, trainer)
-    if job.state_dir is not None:
-        weights.load_state(job.state_dir)
+    if job.paths.resume_dir is not None:
+        return resume(job.paths.resume_dir, weights, trainer)
+    if job.paths.state_dir is not None:
+        weights.load_state(job.paths.state_dir)
     elif not job.warm:
-        weights.load_checkpoint(job.checkpoint_dir)
+        weights.load_checkpoint(job.paths.checkpoint_dir)
     return [], weights.sample()
 
 
@@ -238,8 +253,9 @@ def _full_disk_reported(weights: TrainedWeights, folder: Path) -> Generator[None
 
 
 def _save(weights: TrainedWeights, job: TrainJob) -> None:
-    with _full_disk_reported(weights, job.out_checkpoint_dir.parent):
-        weights.save_checkpoint(job.checkpoint_dir, job.out_checkpoint_dir)
-        if job.out_reference_dir is not None:
-            assert job.reference_dir is not None  # checked by the job
-            weights.save_average(job.reference_dir, job.reference_decay, job.out_reference_dir)
+    paths, decay = job.paths, job.settings.reference_decay
+    with _full_disk_reported(weights, paths.out_checkpoint_dir.parent):
+        weights.save_checkpoint(paths.checkpoint_dir, paths.out_checkpoint_dir)
+        if decay is not None:
+            assert paths.reference_dir is not None and paths.out_reference_dir is not None  # checked by the job
+            weights.save_average(paths.reference_dir, decay, paths.out_reference_dir)

@@ -22,11 +22,11 @@ from flows.config.suites import load_suite
 from flows.report.study.benchmark import read_benchmark
 from stages.environments.published import read_puzzles
 from stages.environments.question_file.reading import content_of
-from stages.environments.user_code.config import digest_of
 from stages.models.folder import check_folder
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.source import FolderModel, materialise
 from stages.prepare import PrepareConfig, identity_of
+from stages.processes.user_file import digest_of
 from tests.support.bad_inputs.classes import STRANGE_FILES
 
 ENDLESS = ("a pipe", "a socket", "1 TiB of zeros", "a link to /dev/zero")

@@ -27,7 +27,7 @@ from flows.upkeep.removal import remove
 from flows.upkeep.retention import Retention, plan
 from stages.grade import grade
 from stages.pack import pack
-from stages.training.launch import STATE_FOLLOWS
+from stages.training.saved_state import STATE_FOLLOWS
 from tests.support.made_run import make_context
 
 QUICKSTART, SMOLLM2 = load_recipe("quickstart"), load_recipe("smollm2")

@@ -20,11 +20,11 @@ from stages.environments.tables import (
     to_table,
 )
 from stages.environments.thoughts import ThinkingConfig
-from stages.environments.user_code.config import digest_of, note_file
 from stages.grade import GradeConfig
 from stages.grade import _well_formed as well_formed  # pyright: ignore[reportPrivateUsage]
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.tokenizers.chat import ChatTokenizer
+from stages.processes.user_file import digest_of, note_file
 from stages.sampling.collect import opens_thought
 
 USER_CODE = """

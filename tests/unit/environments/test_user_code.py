@@ -39,11 +39,11 @@ from stages.environments import environment
 from stages.environments.puzzle import Graded, Puzzle
 from stages.environments.single_answer import single_item
 from stages.environments.tables import from_table, graded_texts, to_table, tokenizer_texts
-from stages.environments.user_code import config as user_code
 from stages.environments.user_code.config import FunctionConfig, PackageConfig
 from stages.environments.user_code.environment import user_environment
 from stages.grade import GradeConfig, grade
 from stages.prepare import SPLITS, PrepareConfig, identity_of, prepare
+from stages.processes import user_file
 from stages.statistics.first_rewards import check_first_rewards
 from tests.support.json_page import check_documented
 from tests.support.user_tasks import WILD, readme_recipe, readme_task
@@ -252,7 +252,7 @@ def test_the_code_is_the_identity_and_a_change_is_named(tmp_path: Path, ctx: Sta
     assert "/" not in item.environment and item.environment.startswith("my_tasks.py:Countdown@")
 
     (tmp_path / "a" / "my_tasks.py").write_text(readme_task() + "\n")
-    with pytest.raises(IdentityMismatchError, match=r"run 'mine': the code of its environment has changed: .*sha256"):
+    with pytest.raises(IdentityMismatchError, match=r"run 'mine': the code that it uses has changed: .*sha256"):
         check_recipe(ctx.store, layout, load_recipe(str(recipes[0])))
     with pytest.raises(BadInputError, match=r"my_tasks\.py: changed since .* \(\w{12} -> \w{12}\); .*restore"):
         identity_of(small)
@@ -280,10 +280,10 @@ def test_a_stored_item_finds_its_file_again(tmp_path: Path, ctx: StageContext, m
         user_environment.cache_clear()
         return environment.get(item.environment).grade("none", item).accuracy
 
-    monkeypatch.setattr(user_code, "_FILES", {})  # as in a process that has read no recipe
+    monkeypatch.setattr(user_file, "_FILES", {})  # as in a process that has read no recipe
     assert score() == 0.0
     file.rename(elsewhere / "my_tasks.py")  # as on another machine
-    monkeypatch.setattr(user_code, "_FILES", {})
+    monkeypatch.setattr(user_file, "_FILES", {})
     assert score() == 0.0
     (elsewhere / "my_tasks.py").unlink()
     with pytest.raises(BadInputError, match=r"my_tasks\.py: no such file; .* or into the working directory"):

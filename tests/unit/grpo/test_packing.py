@@ -102,7 +102,6 @@ def test_a_batch_survives_its_file_and_a_broken_one_is_named() -> None:
     for name, value, message in (
         ("advantages", np.nan, "NaN"),
         ("sampler_logprobs", 0.5, "positive logprob"),
-        ("weights", -1.0, "stray loss weight"),
         ("position_ids", 9, "positions that do not count up"),
     ):
         broken = PackedBatch.from_bytes(batch.to_bytes(), "file")
@@ -140,7 +139,6 @@ def test_segments_that_do_not_fit_together_are_refused(
         completion_mask=(segments != parents).astype(np.uint8),
         sampler_logprobs=zeros,
         advantages=zeros,
-        weights=zeros,
         minibatch=np.array([0, 1], dtype=np.int32),
     )
     batch.check("file")
@@ -285,7 +283,7 @@ def test_the_tensors_are_listed_once() -> None:
     """Names and types follow from the fields, and the trainer's are the same."""
     assert {name: str(dtype) for name, dtype in PackedBatch.dtypes().items()} == {
         **dict.fromkeys(("tokens", "position_ids", "segment_ids", "parent_ids", "minibatch"), "int32"),
-        **dict.fromkeys(("sampler_logprobs", "advantages", "weights"), "float32"),
+        **dict.fromkeys(("sampler_logprobs", "advantages"), "float32"),
         "completion_mask": "uint8",
     }
     assert (*COLUMNS, "minibatch") == tuple(PackedBatch.dtypes())

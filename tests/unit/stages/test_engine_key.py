@@ -14,6 +14,7 @@ from stages.models.tokenizers.chat import ChatTokenizer
 from stages.sampling.client import GroupSamples, Prompt
 from stages.sampling.config import EngineHardware, SamplingConfig
 from stages.sampling.engine import Engine
+from tests.support.engine_facts import facts
 from tests.support.speaker import WRONG, Place, Speaker, script, served
 
 KEY = "5f2c9a717f6e4d0b8a3355d0c1e2f4a6"
@@ -49,7 +50,7 @@ def test_every_request_carries_the_key_and_nothing_that_is_kept_or_shown_does(
         with StageContext(store, tmp_path / "scratch", profile, lambda *_: None, log) as ctx:
             place = Place(ctx, speaker, puzzles, model)
             place.trained(place.sampled())
-            shown = f"{profile.model_dump_json()} {profile!r} {ctx.engine.sources} {caplog.text}"
+            shown = f"{profile.model_dump_json()} {profile!r} {facts(ctx.engine).sources} {caplog.text}"
             assert url in shown
     assert len(speaker.asked) >= 4
     assert set(speaker.headers) == {f"Bearer {KEY}"}

@@ -31,6 +31,7 @@ from stages.models.tensor_file import weight_bytes
 from stages.models.tensors import WEIGHTS
 from stages.models.tokenizers.phrase_tokenizer import build_tokenizer
 from stages.sampling.replicas.weight_exchange import same_shape
+from tests.support.engine_facts import facts
 from tests.support.processes import in_session
 from tests.support.taught import taught_texts
 
@@ -83,11 +84,11 @@ def test_an_engine_starts_while_the_model_is_fetched_if_the_run_will_sample(
 ) -> None:
     ctx.starts_early = early
     fetched(folder, ctx)
-    assert ctx.engine.running is early
-    process = ctx.engine.process_id
-    assert ctx.engine.starts == 0
+    assert facts(ctx.engine).running is early
+    process = facts(ctx.engine).process_id
+    assert facts(ctx.engine).starts == 0
     fetched(folder, ctx)  # it is in the store
-    assert ctx.engine.process_id == process
+    assert facts(ctx.engine).process_id == process
     ctx.close(at_once=True)
     assert not in_session(process) or not early
 

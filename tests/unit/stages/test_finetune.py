@@ -21,14 +21,16 @@ from artifacts.manifest import StoredFile, content_digest
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Ref, TrainingState
 from artifacts.store.store import Store
-from artifacts.tensors import BATCH_FILE
+from artifacts.tensors import BATCH_FILE, PackedBatch
 from flows.config.recipes import load_recipe
 from stages.context import Profile, StageContext
 from stages.finetune import FinetuneConfig, finetune
 from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.tensors import WEIGHTS
 from stages.training.epochs import epoch_steps
-from stages.training.launch import Weights, state_beside
+from stages.training.job import JobSettings
+from stages.training.launch import Weights
+from stages.training.saved_state import state_beside
 from stages.training.schedules.learning_rates import learning_rate_at, step_rate
 from stages.training.trainer_batch import TrainerBatch
 from stages.training.worker_group.hardware import TrainHardware
@@ -119,7 +121,7 @@ class Run:
     def batch_of(self, key: str, data: bytes) -> Ref[Batch]:
         attempt = ArtifactAddress(self.store, key, Batch).attempt(Identity.of("pack", 1, {"key": key}))
         attempt.write_bytes(BATCH_FILE, data)
-        return attempt.publish()
+        return attempt.publish({"minibatches": PackedBatch.from_bytes(data, key).minibatches})
 
     def step(
         self,
@@ -253,7 +255,7 @@ def test_a_frozen_iteration_keeps_the_weights_and_the_next_trains(run: Run) -> N
     """The trainer is not asked; the identity holds a rate of 0, not the number of frozen iterations."""
     first = run.step("frozen", 1, Weights(run.model), frozen_iterations=1)
     assert first.checkpoint.digest == run.model.digest and first.state is None
-    assert Artifact.open(run.store, first.checkpoint).manifest.identity.config["learning_rate"] == 0.0
+    assert Artifact.open(run.store, first.checkpoint).manifest.identity.config["learning_rates"] == [0.0]
     second = run.step("frozen", 2, first, frozen_iterations=1)
     plain = run.step("thawed", 2, Weights(run.model))
     assert second.checkpoint.digest == plain.checkpoint.digest
@@ -298,6 +300,16 @@ def test_an_average_reference_follows_the_policies(run: Run) -> None:
     assert (idle.reference.key, idle.reference.digest) == ("ema/2/reference", first.reference.digest)
     third = run.step("ema", 3, idle, **settings)
     assert run.steps_of(third)[0]["kl"] > 1e-6
+
+
+def test_a_single_pass_has_no_order() -> None:
+    """So that the setting without effect makes no other identity."""
+
+    def settings(**config: Any) -> JobSettings:
+        return JobSettings.of(FinetuneConfig.model_validate(config), learning_rates=[0.1, 0.1], epoch_seed=7)
+
+    assert settings() == settings(epoch_order="same") != settings(epochs=2) != settings(epochs=2, epoch_order="same")
+    assert (settings(epochs=2).epoch_order, settings(epochs=2).epoch_seed) == ("shuffled", 7)
 
 
 def test_later_passes_follow_from_the_batch(run: Run) -> None:

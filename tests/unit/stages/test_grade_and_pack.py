@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from stages.grpo.packing import PackConfig
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.models.tokenizers.phrase_tokenizer import CHAT_TEMPLATE, END_OF_TURN, build_tokenizer
 from stages.pack import pack
+from stages.processes.user_file import UserFunction
 from tests.support.puzzle_cases import FIVE_LETTERS
 
 LINES = [f"{letter}. {answer}" for letter, answer in FIVE_LETTERS.solution.items()]
@@ -265,9 +267,7 @@ def test_what_a_tool_wrote_is_no_step_and_has_no_advantage(tmp_path: Path) -> No
     first = batch.segment_ids == 1
     in_loss = batch.completion_mask[first] == 1
     assert (~in_loss).tolist() == marks[0]
-    assert (
-        batch.advantages[first][~in_loss].tolist() == batch.weights[first][~in_loss].tolist() == [0.0] * sum(marks[0])
-    )
+    assert batch.advantages[first][~in_loss].tolist() == [0.0] * sum(marks[0])
     values = batch.advantages[first][in_loss]
     assert list(dict.fromkeys(values.tolist())) == [2.0, 1.0, 0.0]
     assert grades["advantage"][0] == pytest.approx(float(values.mean()))
@@ -355,3 +355,56 @@ def test_surprise_ends_with_the_last_answer(tmp_path: Path) -> None:
     grades, facts, _, _ = stages.run({"reward": {"surprise_weight": 0.1}, "advantage": PLAIN}, {})
     assert grades["reward"].to_list() == pytest.approx([0.44, 0.0])
     assert facts["reward/surprise/mean"] == pytest.approx(0.02)
+
+
+REWARD = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[3] / "docs/own_loss.md").read_text(), re.DOTALL)[1]
+
+
+def own_reward(folder: Path, code: str) -> dict[str, Any]:
+    (folder / "mine.py").write_text(code)
+    return {"accuracy_weight": 0.0, "function": UserFunction(name="mine.py:reward").located(folder).model_dump()}
+
+
+def test_a_length_reward_as_a_user_writes_it_is_the_built_in_one(tmp_path: Path) -> None:
+    rewards: list[list[float]] = []
+    for number, settings in enumerate(({"accuracy_weight": 0.0, "length_cosine": {}}, own_reward(tmp_path, REWARD))):
+        grades, facts, _, _ = Stages(tmp_path / f"{number}").run({"reward": {"truncated": "graded", **settings}}, {})
+        rewards.append(grades["reward"].to_list())
+        term = "function" if number else "length_cosine"
+        assert facts[f"reward/{term}/mean"] == pytest.approx(facts["reward/mean"])
+    assert rewards[1] == pytest.approx(rewards[0], abs=1e-6) and len(set(rewards[0])) == 5
+
+
+def test_a_reward_of_ones_own_gets_item_grade_and_tokens_and_may_fail(stages: Stages, tmp_path: Path) -> None:
+    """The completion without an answer fails; the identity holds the code, not its folder."""
+    code = (
+        "def reward(completion, item, grade, tokens):\n"
+        "    assert completion, item['prompt'] and item['solution']\n"
+        "    return len(completion.splitlines()) + grade.accuracy + 10 * tokens.completion + 100 * tokens.limit\n"
+    )
+    settings = own_reward(tmp_path, code)
+    grades, _, _, _ = stages.run({"reward": {"truncated": "graded", **settings}}, {})
+    assert grades["reward"].to_list()[:2] == [5 + 1.0 + 10 + 400, 0.0]
+    held = Artifact.at(stages.store, "grades").manifest.identity.config["reward"]["function"]
+    assert held == {"name": "mine.py:reward", "sha256": settings["function"]["sha256"]}
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("def reward(completion, item, grade, tokens):\n    return 'high'\n", "returned 'high'"),
+        ("def reward(completion, item, grade, tokens):\n    return float('nan')\n", "returned nan"),
+        ("def reward(text):\n    return 1.0\n", "cannot be loaded .*write def reward"),
+        (
+            "import os\ndef reward(completion, item, grade, tokens):\n    return int.from_bytes(os.urandom(4))\n",
+            r"returned [0-9.]+ and then [0-9.]+ for the same completion",
+        ),
+    ],
+)
+def test_what_is_no_reward_is_refused_in_one_line(stages: Stages, tmp_path: Path, code: str, found: str) -> None:
+    with pytest.raises(BadInputError, match=rf"grade.reward.function mine.py:reward: {found}"):
+        stages.run({"reward": own_reward(tmp_path, code)}, {})
+    settings = own_reward(tmp_path, REWARD)
+    (tmp_path / "mine.py").write_text(REWARD + "\n")
+    with pytest.raises(BadInputError, match="changed since the run began"):
+        stages.run({"reward": settings}, {})

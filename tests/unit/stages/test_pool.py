@@ -17,6 +17,7 @@ from stages.models.tokenizers.chat import ChatTokenizer
 from stages.sampling.client import GroupSamples, Prompt
 from stages.sampling.config import EngineHardware, SamplingConfig
 from stages.sampling.engine import Engine
+from tests.support.engine_facts import facts
 from tests.support.speaker import WRONG, Speaker, served
 from tests.support.waiting import wait_until
 
@@ -40,9 +41,9 @@ def asked_of(
         hardware = EngineHardware(external_urls=urls, restarts=restarts, max_num_seqs=1)
         engine = stack.enter_context(Engine(hardware, scratch))
         engine.ensure(model, "w")
-        wait_until(lambda: len(engine.sources) == len(speakers), 30.0)
+        wait_until(lambda: len(facts(engine).sources) == len(speakers), 30.0)
         engine.sample_groups(questions, CONFIG, lambda group: (groups.append(group), meanwhile()))
-        assert len(engine.process_ids) == 0
+        assert len(facts(engine).process_ids) == 0
     return groups
 
 

@@ -26,7 +26,8 @@ from stages.promotion.gate import PromoteConfig, RollbackConfig, decide
 from stages.promotion.promoted import read_promoted, write_promoted
 from stages.statistics.estimates import estimate_difference
 from stages.statistics.records import MeasuredCheckpoint, PromotionDecision
-from stages.training.launch import STATE_FOLLOWS, Weights
+from stages.training.launch import Weights
+from stages.training.saved_state import STATE_FOLLOWS
 from tests.support.made_run import make_context, make_run
 
 

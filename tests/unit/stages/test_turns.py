@@ -149,13 +149,13 @@ def test_only_tokens_of_the_model_are_in_the_loss(opened: Opener) -> None:
     rows = Artifact.open(ctx.store, rollouts).read_tables(ROLLOUTS)
     told = {tuple(row["completion_token_ids"]): row[BY_TOOL] for row in rows.iter_rows(named=True)}
     completions = 0
-    for tokens, segments, parents, mask, weights in zip(
-        packed.tokens, packed.segment_ids, packed.parent_ids, packed.completion_mask, packed.weights, strict=True
+    for tokens, segments, parents, mask in zip(
+        packed.tokens, packed.segment_ids, packed.parent_ids, packed.completion_mask, strict=True
     ):
         for segment in np.unique(segments[(segments >= 0) & (segments != parents)]):
             here = segments == segment
             by_tool = told[tuple(tokens[here].tolist())]
-            assert mask[here].tolist() == weights[here].tolist() == [int(not by) for by in by_tool]
+            assert mask[here].tolist() == [int(not by) for by in by_tool]
             completions += 1
     assert completions == 24
     assert Artifact.open(ctx.store, batch).manifest.facts["completion_tokens"] == sum(

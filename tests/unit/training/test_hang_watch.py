@@ -20,6 +20,7 @@ from stages.training.worker_group.group import WorkerGroup
 from stages.training.worker_group.hang_watch import HangWatch
 from stages.training.worker_group.hardware import TrainHardware
 from stages.training.worker_group.job_queue import JobQueue
+from tests.support.jobs import queue_folder, train_job
 from tests.support.trainer_processes import command_lines, workers
 from tests.support.trees import save_model, tree_batch
 
@@ -49,7 +50,7 @@ def endless(folder: Path, hardware: TrainHardware = TWO, **changes: Any) -> Trai
         "learning_rates": [0.01] * 20000, "epochs": 10000, "out_checkpoint_dir": folder / "out",
         "events_file": folder / "events.jsonl", **changes,
     }  # fmt: skip
-    return TrainJob(**values)
+    return train_job(**values)
 
 
 def noticed(group: WorkerGroup, job: TrainJob, match: str, fault: Callable[[dict[str, Any]], None]) -> float:
@@ -64,7 +65,7 @@ def noticed(group: WorkerGroup, job: TrainJob, match: str, fault: Callable[[dict
 
     group.start()
     group.wait_until_ready()
-    queue, submitted = str(group.queue_folder), time.monotonic()
+    queue, submitted = str(queue_folder(group)), time.monotonic()
     with pytest.raises(TransientError, match=match):
         group.run(job, on_event)
     assert not [line for _, line in command_lines() if queue in line]

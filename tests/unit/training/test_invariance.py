@@ -19,11 +19,12 @@ from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
 from artifacts.errors import BadInputError
-from stages.training.job import EpochOrder, LossConfig, OptimizerConfig, TrainJob
+from stages.training.job import EpochOrder, LossConfig, OptimizerConfig
 from stages.training.model.placement import shards
 from stages.training.results import StepMetrics
 from stages.training.worker_group.group import WorkerGroup
 from stages.training.worker_group.hardware import TrainHardware
+from tests.support.jobs import train_job
 from tests.support.tiers import long_except
 from tests.support.trainer_processes import command_lines
 from tests.support.training import repacked
@@ -49,7 +50,7 @@ Trained = tuple[list[StepMetrics], dict[str, torch.Tensor]]
 def train(folder: Path, group: WorkerGroup, batch: str, order: EpochOrder = "same") -> Trained:
     """Metrics of two epochs, and the weights after them in float32: an average that gives the old ones no weight."""
     out = folder / f"{batch}-{group.hardware.model_dump_json()[:80]}-{id(group)}"
-    job = TrainJob(
+    job = train_job(
         checkpoint_dir=folder / "model", batch_file=folder / f"{batch}.safetensors", learning_rates=[0.01] * 4,
         epochs=2, loss=LOSS, optimizer=OptimizerConfig(eps=1e-3), hardware=group.hardware,
         out_checkpoint_dir=out / "new", reference_dir=folder / "model", out_reference_dir=out / "exact",

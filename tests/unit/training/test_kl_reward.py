@@ -95,17 +95,17 @@ def hand_made(columns: Any, divergences: torch.Tensor, place: str) -> torch.Tens
 def test_the_loss_and_the_penalty_by_hand(
     checkpoint: Path, other: Path, tmp_path: Path, place: Any, estimator: Any
 ) -> None:
-    """On policy with REINFORCE and a token mean the loss is minus the mean of w (A - 0.5 x what comes off)."""
+    """On policy with REINFORCE and a token mean the loss is minus the mean of (A - 0.5 x what comes off)."""
     columns = tree_batch(5, [1, 2])
     loss = LossConfig(kind="reinforce", old_logprobs="trainer", kl_coef=0.5, kl_place=place, kl_estimator=estimator)
     (metrics,), _ = train(checkpoint, tmp_path, columns, epochs=1, reference=other, loss=loss)
     with torch.no_grad():
-        (new, weights), (reference, _) = (logprobs_of(it, tmp_path / "batch.safetensors") for it in (checkpoint, other))
+        new, reference = (logprobs_of(it, tmp_path / "batch.safetensors") for it in (checkpoint, other))
     gap = new - reference
     divergences = {"k1": gap, "k2": gap.square() / 2, "k3": torch.exp(-gap) + gap - 1}[estimator]
     mask = columns["completion_mask"] > 0
     advantages = torch.from_numpy(columns["advantages"][mask])
-    expected = -(weights * (advantages - 0.5 * hand_made(columns, divergences, place))).mean()
+    expected = -(advantages - 0.5 * hand_made(columns, divergences, place)).mean()
     assert metrics.policy_loss == metrics.loss == pytest.approx(expected.item(), abs=2e-5)
     completions = len(set(columns["segment_ids"][mask].tolist()))
     assert metrics.kl_penalty == pytest.approx(0.5 * divergences.sum().item() / completions, rel=1e-4)
@@ -117,7 +117,7 @@ def test_the_clamp_holds_a_divergence_in_the_reward(checkpoint: Path, other: Pat
     loss = LossConfig(old_logprobs="trainer", kl_coef=0.5, kl_place="token_reward", kl_clamp=0.25)
     (metrics,), _ = train(checkpoint, tmp_path, columns, epochs=1, reference=other, loss=loss)
     with torch.no_grad():
-        (new, _), (reference, _) = (logprobs_of(it, tmp_path / "batch.safetensors") for it in (checkpoint, other))
+        new, reference = (logprobs_of(it, tmp_path / "batch.safetensors") for it in (checkpoint, other))
     divergences = torch.exp(reference - new) + new - reference - 1
     assert divergences.max() > 0.25
     completions = len(set(columns["segment_ids"][columns["completion_mask"] > 0].tolist()))

@@ -21,7 +21,7 @@ def losses(kind: Any, new: torch.Tensor, advantages: torch.Tensor, **changes: An
     """Token losses with clip 0.2 / 0.28; by default old log-probabilities 0, weights 1, each token a completion."""
     count = new.numel()
     settings: dict[str, Any] = {
-        "old": torch.zeros(count), "weights": torch.ones(count), "sequences": torch.arange(count),
+        "old": torch.zeros(count), "sequences": torch.arange(count),
         "clip_low": 0.2, "clip_high": 0.28, **changes,
     }  # fmt: skip
     return token_loss(kind, new, advantages=advantages, **settings)

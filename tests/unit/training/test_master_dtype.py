@@ -11,12 +11,13 @@ from torch.distributed.tensor import DTensor
 
 from stages.models.shape import read_shape
 from stages.models.tensors import WEIGHTS
-from stages.training.job import Dtype, OptimizerConfig, TrainJob
+from stages.training.job import Dtype, OptimizerConfig
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.rounding import SPREAD, moved_share, step_warning
 from stages.training.trainer import Trainer
 from stages.training.trainer_batch import TrainerBatch
 from stages.training.worker_group.hardware import TrainHardware
+from tests.support.jobs import train_job
 from tests.support.trees import VOCAB, save_model, tree_batch
 
 pytestmark = pytest.mark.usefixtures("world_of_one")
@@ -119,12 +120,12 @@ def test_all_that_is_kept_is_bf16(checkpoint: Path, tmp_path: Path, sharded: boo
 def trained(weights: TrainedWeights, checkpoint: Path, folder: Path, **changes: Any) -> list[Any]:
     """Metrics of two steps; some rows are micro-batches of their own, whose gradients are added up."""
     save_batch(tree_batch(2, [2, 1, 2], steps=2), folder / "batch.safetensors")
-    job = TrainJob(
+    job = train_job(
         checkpoint_dir=checkpoint, batch_file=folder / "batch.safetensors", learning_rates=[0.01] * 2,
         optimizer=OptimizerConfig(eps=1e-3, master_dtype=weights.master_dtype),
         out_checkpoint_dir=folder / "out", events_file=folder / "events.jsonl", **changes,
     )  # fmt: skip
-    trainer = Trainer(weights, job, TrainerBatch(job.batch_file, VOCAB), lambda: None)
+    trainer = Trainer(weights, job, TrainerBatch(job.paths.batch_file, VOCAB), lambda: None)
     return [trainer.step(number, rows, 2) for number, rows in trainer.steps()]
 
 

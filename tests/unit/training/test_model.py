@@ -68,7 +68,7 @@ def test_gradients_equal_transformers(checkpoint: Path, tmp_path: Path, changes:
     save_file(tree_batch(3, [2, 1], prompt=(5, 30), completion=(1, 20)), tmp_path / "batch.safetensors")
     flat = TrainerBatch(tmp_path / "batch.safetensors", VOCAB).flat([0, 1])
     for logprobs, entropies in (run(policy, flat, 0.9), alone(reference, flat, 0.9)):
-        (logprobs @ flat.advantages + 0.3 * entropies @ flat.weights).backward()
+        (logprobs @ flat.advantages + 0.3 * entropies @ flat.sampler_logprobs).backward()
     from stages.training.checkpointing.checkpoint import published_name
 
     theirs = dict(reference.named_parameters())

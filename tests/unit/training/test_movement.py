@@ -11,7 +11,6 @@ from stages.finetune import FinetuneConfig
 from stages.models.shape import read_shape
 from stages.models.tensors import WEIGHTS
 from stages.optional.sft import SftConfig, WarmStartConfig
-from stages.training.job import TrainJob
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.model.movement import SAMPLE, movement_lost, sampled_rows
 from stages.training.rounding import SPREAD
@@ -20,6 +19,7 @@ from stages.training.trainable import PROJECTIONS, TrainableConfig
 from stages.training.trainer import Trainer
 from stages.training.trainer_batch import TrainerBatch
 from stages.training.worker_group.hardware import TrainHardware
+from tests.support.jobs import train_job
 from tests.support.trees import VOCAB, save_model, tree_batch
 
 pytestmark = pytest.mark.usefixtures("world_of_one")
@@ -71,7 +71,7 @@ def test_the_share_that_is_lost_is_that_of_the_movement_in_log_probability(
 ) -> None:
     """What was published moves the log-probabilities that much less along the way that training moved them."""
     trainable, batch = TrainableConfig.model_validate({"parameters": parameters}), folder / "batch.safetensors"
-    job = TrainJob(
+    job = train_job(
         checkpoint_dir=folder / "model", batch_file=batch, learning_rates=[rate] * STEPS, trainable=trainable,
         hardware=HARDWARE, out_checkpoint_dir=tmp_path / "out", events_file=tmp_path / "events",
     )  # fmt: skip

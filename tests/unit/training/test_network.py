@@ -19,6 +19,7 @@ from stages.training.worker_group.job_queue import JobQueue
 from stages.training.worker_group.network import interface_towards, network_environment
 from stages.training.worker_group.node import open_groups
 from tests.support.hosts import Host, hosts
+from tests.support.jobs import queue_folder
 from tests.support.sockets import break_in, cluster_environment, listeners, outside
 from tests.support.trainer_processes import command_lines
 from tests.support.worker_group_on_hosts import worker_group_on
@@ -44,9 +45,9 @@ def test_nobody_else_reaches_a_worker_group_on_one_machine(
     with WorkerGroup(TrainHardware(compute_dtype="fp32", threads=1, processes=2), tmp_path) as group:
         group.start()
         group.wait_until_ready()
-        assert group.queue_folder is not None
-        assert group.queue_folder.stat().st_mode & 0o777 == 0o700, "what the processes meet by is theirs alone"
-        pids = [pid for pid, line in command_lines() if str(group.queue_folder) in line]
+        folder = queue_folder(group)
+        assert folder.stat().st_mode & 0o777 == 0o700, "what the processes meet by is theirs alone"
+        pids = [pid for pid, line in command_lines() if str(folder) in line]
         assert len(pids) == 2 + 2, "guard, agent and workers"
         listening = listeners(pids)
         tried = {str(listener): break_in(reachable[0], listener.port, tmp_path / "proof") for listener in listening}

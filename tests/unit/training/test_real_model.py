@@ -15,6 +15,7 @@ from stages.training.checkpointing.checkpoint import published_name
 from stages.training.model.policy import Policy
 from stages.training.trainer_batch import TrainerBatch
 from tests.support.trainer_work import save_batch
+from tests.support.training import logits_of
 from tests.support.trees import SMOLLM2
 
 # "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
@@ -54,7 +55,7 @@ def test_packed_logits_equal_transformers(tmp_path: Path, monkeypatch: pytest.Mo
     group = Group(PROMPT, [Branch(tokens, [0.0] * len(tokens), 1.0) for tokens in (RIGHT, WRONG)])
     flat = TrainerBatch(save_batch([group], tmp_path / "batch.safetensors"), policy.shape.vocab_size).flat([0])
     with torch.no_grad():
-        logits = policy.logits(policy.inputs(flat, torch.float32, torch.device("cpu")))
+        logits = logits_of(policy, policy.inputs(flat, torch.float32, torch.device("cpu")))
         alone = [
             reference(torch.tensor([PROMPT + tokens])).logits[0, len(PROMPT) - 1 : -1] for tokens in (RIGHT, WRONG)
         ]

@@ -21,6 +21,7 @@ from stages.training.trainer import Trainer
 from stages.training.trainer_batch import TrainerBatch
 from stages.training.worker_group.group import WorkerGroup
 from stages.training.worker_group.hardware import TrainHardware
+from tests.support.jobs import train_job
 from tests.support.trees import VOCAB, save_model, tree_batch
 
 CPU = torch.device("cpu")
@@ -47,7 +48,7 @@ def columns(*overflowing: int) -> dict[str, NDArray[Any]]:
 def job(folder: Path, checkpoint: Path, batch: dict[str, NDArray[Any]], **changes: Any) -> TrainJob:
     folder.mkdir(exist_ok=True)
     save_file(batch, folder / "batch.safetensors")
-    return TrainJob(
+    return train_job(
         **{
             "checkpoint_dir": checkpoint, "batch_file": folder / "batch.safetensors",
             "learning_rates": [0.01] * (int(batch["minibatch"].max()) + 1), "hardware": ONE,
@@ -57,9 +58,9 @@ def job(folder: Path, checkpoint: Path, batch: dict[str, NDArray[Any]], **change
 
 
 def trainer_of(job: TrainJob, *, sharded: bool = False) -> tuple[TrainedWeights, Trainer]:
-    weights = TrainedWeights(read_shape(job.checkpoint_dir), job.hardware, CPU, sharded)
-    weights.load_checkpoint(job.checkpoint_dir)
-    return weights, Trainer(weights, job, TrainerBatch(job.batch_file, VOCAB), lambda: None)
+    weights = TrainedWeights(read_shape(job.paths.checkpoint_dir), job.hardware, CPU, sharded)
+    weights.load_checkpoint(job.paths.checkpoint_dir)
+    return weights, Trainer(weights, job, TrainerBatch(job.paths.batch_file, VOCAB), lambda: None)
 
 
 def masters(weights: TrainedWeights) -> list[torch.Tensor]:

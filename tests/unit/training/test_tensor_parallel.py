@@ -22,6 +22,7 @@ from stages.training.results import StepMetrics
 from stages.training.trainable import TrainableConfig
 from stages.training.worker_group.hardware import TrainHardware
 from tests.support.forked_workers import Job, run_groups
+from tests.support.jobs import train_job
 from tests.support.trees import save_model, tree_batch
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -54,7 +55,7 @@ def job(folder: Path, model: str, layout: str, out: str, **changes: Any) -> Trai
         "out_state_dir": folder / out / "state", "out_checkpoint_dir": folder / out / "new",
         "events_file": folder / out / "events.jsonl",
     }  # fmt: skip
-    return TrainJob(**{**values, **changes})
+    return train_job(**{**values, **changes})
 
 
 def jobs(folder: Path, layout: str) -> list[Job]:

@@ -21,6 +21,8 @@ from stages.training.trainer import Trainer
 from stages.training.trainer_batch import TrainerBatch
 from stages.training.worker_group.group import WorkerGroup
 from stages.training.worker_group.hardware import TrainHardware
+from tests.support.jobs import train_job
+from tests.support.training import logits_of
 from tests.support.trees import VOCAB, save_model, tree_batch
 
 pytestmark = pytest.mark.usefixtures("world_of_one")
@@ -44,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def job(folder: Path, out: Path, trainable: TrainableConfig, hardware: TrainHardware, **changes: Any) -> TrainJob:
-    return TrainJob(
+    return train_job(
         checkpoint_dir=folder / "model", batch_file=folder / "batch.safetensors", learning_rates=[0.01] * 2,
         optimizer=OptimizerConfig(eps=1e-3, weight_decay=0.1), trainable=trainable, hardware=hardware,
         out_checkpoint_dir=out / "checkpoint", out_state_dir=out / "state", events_file=out / "events.jsonl", **changes,
@@ -129,7 +131,7 @@ def test_adapters_change_nothing_before_the_first_step(folder: Path) -> None:
         weights = built(folder, trainable)
         weights.load_checkpoint(folder / "model")
         with torch.no_grad():
-            logits.append(weights.policy.logits(weights.policy.inputs(flat, torch.float32, CPU)))
+            logits.append(logits_of(weights.policy, weights.policy.inputs(flat, torch.float32, CPU)))
     assert torch.equal(logits[0], logits[1])
 
 
@@ -148,7 +150,7 @@ def test_a_checkpoint_of_lora_is_the_trained_model_in_plain_weights(folder: Path
     base = built(folder, TrainableConfig())
     base.load_checkpoint(folder / "model")
     with torch.no_grad():
-        mine, published, untrained = (model.policy.logits(inputs) for model in (weights, plain, base))
+        mine, published, untrained = (logits_of(model.policy, inputs) for model in (weights, plain, base))
         reference = theirs(sequence[None]).logits[0, -1]
     rounding, learned = (mine - published).abs().mean(), (mine - untrained).abs().mean()
     assert rounding < 0.01 * mine.abs().mean(), "bf16 keeps 8 bits of a weight"

@@ -20,6 +20,7 @@ from stages.models.shape import read_shape
 from stages.training.job import LossConfig, OptimizerConfig
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.model.placement import load_reference
+from stages.training.objectives.policy import figures, gap_metrics
 from stages.training.results import StepMetrics
 from stages.training.step_sums import StepSums
 from stages.training.trainer_batch import TrainerBatch, micro_batches
@@ -165,21 +166,19 @@ def test_a_loss_with_a_temperature_of_its_own(checkpoint: Path, other: Path, tmp
     assert same.sampler_gap_mean is same.sampler_gap_max is same.sampler_ratio_mean is same.sampler_ess is None
     (measured,), _ = train(checkpoint, tmp_path, columns, epochs=1, loss=loss, reference=other)
     path = tmp_path / "batch.safetensors"
-    (new, weights), (reference, _) = (logprobs_of(folder, path, 0.5) for folder in (checkpoint, other))
+    new, reference = (logprobs_of(folder, path, 0.5) for folder in (checkpoint, other))
     gap = new - reference
-    assert measured.kl == pytest.approx(float((weights * (torch.exp(-gap) + gap - 1)).mean()), rel=1e-4)
+    assert measured.kl == pytest.approx(float((torch.exp(-gap) + gap - 1).mean()), rel=1e-4)
 
 
 def test_the_clamp_of_the_divergence_is_in_the_loss(checkpoint: Path, other: Path, tmp_path: Path) -> None:
     columns = tree_batch(5, [1, 2])
     loss = LossConfig(kl_coef=0.5, kl_clamp=0.25)
     (metrics,), _ = train(checkpoint, tmp_path, columns, epochs=1, reference=other, loss=loss)
-    (new, weights), (reference, _) = (
-        logprobs_of(folder, tmp_path / "batch.safetensors") for folder in (checkpoint, other)
-    )
+    new, reference = (logprobs_of(folder, tmp_path / "batch.safetensors") for folder in (checkpoint, other))
     estimate = torch.exp(reference - new) + new - reference - 1
     assert 0 < int((estimate > 0.25).sum()) < estimate.numel()
-    expected = float((weights * estimate.clamp(max=0.25)).mean())
+    expected = float(estimate.clamp(max=0.25).mean())
     assert metrics.kl == pytest.approx(expected, rel=1e-4)
     assert metrics.policy_loss is not None
     assert metrics.loss == pytest.approx(metrics.policy_loss + 0.5 * expected, rel=1e-4)
@@ -234,11 +233,9 @@ def test_the_divergence_from_another_model_is_in_the_loss(checkpoint: Path, othe
     columns = tree_batch(5, [1, 2])
     measured, _ = train(checkpoint, tmp_path, columns, epochs=1, reference=other)
     punished, _ = train(checkpoint, tmp_path, columns, epochs=1, reference=other, loss=LossConfig(kl_coef=0.5))
-    (new, weights), (reference, _) = (
-        logprobs_of(folder, tmp_path / "batch.safetensors") for folder in (checkpoint, other)
-    )
+    new, reference = (logprobs_of(folder, tmp_path / "batch.safetensors") for folder in (checkpoint, other))
     gap = new - reference
-    expected = float((weights * (torch.exp(-gap) + gap - 1)).mean())
+    expected = float((torch.exp(-gap) + gap - 1).mean())
     assert measured[0].kl == pytest.approx(expected, rel=1e-4) == pytest.approx(punished[0].kl, rel=1e-4)
     assert measured[0].loss == pytest.approx(measured[0].policy_loss)
     assert punished[0].loss == pytest.approx((measured[0].loss or 0.0) + 0.5 * expected, rel=1e-4)
@@ -281,17 +278,19 @@ def test_the_sampler_gap_by_hand() -> None:
     """Trainer over sampler 2, 1, 1, 1: mean 1.25, effective share 5^2 / (4 x 7)."""
     zeros = torch.zeros(4)
     marks = torch.zeros(4, dtype=torch.bool)
-    sums = StepSums()
+    sums = StepSums(CPU)
     gap = torch.log(torch.tensor([2.0, 1.0, 1.0, 1.0]))
     for part in (slice(0, 1), slice(1, 4)):
-        sums.add(TokenLoss(zeros[part], zeros[part], marks[part], marks[part]), zeros[part], gap[part], 9)
+        token = TokenLoss(zeros[part], zeros[part], marks[part], marks[part])
+        sums.add(figures(token, zeros[part], gap[part]), counted=True, tokens=9)
+        sums.add(figures(token, zeros[part], gap[part]), counted=False, tokens=9)
     assert sums.reduce(torch.tensor(3.0)) == 3.0
-    metrics = sums.metrics(LossConfig(), (1, 1), 0.0, 0.0, 1.0, with_kl=False)
-    assert metrics.sampler_gap_mean == pytest.approx(np.log(2) / 4)
-    assert metrics.sampler_gap_max == pytest.approx(np.log(2))
-    assert (metrics.sampler_ratio_mean, metrics.sampler_ratio_max) == pytest.approx((1.25, 2.0))
-    assert metrics.sampler_ess == pytest.approx(25 / 28)
-    assert (metrics.tokens, metrics.loss_tokens) == (18, 4)
+    metrics = gap_metrics(sums.sums, sums.maxima)
+    assert metrics["sampler_gap_mean"] == pytest.approx(np.log(2) / 4)
+    assert metrics["sampler_gap_max"] == pytest.approx(np.log(2))
+    assert (metrics["sampler_ratio_mean"], metrics["sampler_ratio_max"]) == pytest.approx((1.25, 2.0))
+    assert metrics["sampler_ess"] == pytest.approx(25 / 28)
+    assert (sums.sums["tokens"], sums.sums["gap_tokens"]) == (18, 4)
 
 
 @pytest.mark.parametrize(
@@ -313,7 +312,7 @@ def test_losses_that_contradict_themselves(settings: dict[str, Any], message: st
 def test_masked_tokens_change_nothing(checkpoint: Path, tmp_path: Path) -> None:
     columns = tree_batch(6, [2, 2])
     first = columns["segment_ids"] == columns["segment_ids"][0][columns["completion_mask"][0] > 0][0]
-    columns["completion_mask"][first], columns["weights"][first] = 0, 0
+    columns["completion_mask"][first] = 0
     changed = {name: column.copy() for name, column in columns.items()}
     changed["advantages"][first] = 100.0
     assert_same(train(checkpoint, tmp_path, columns), train(checkpoint, tmp_path, changed), tolerance=1e-9)

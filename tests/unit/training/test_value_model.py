@@ -9,7 +9,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
-from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from artifacts.errors import BadInputError
@@ -18,12 +17,16 @@ from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.shape import read_shape
 from stages.models.tensors import check_weights
 from stages.models.value_head import ValueHead
-from stages.training.job import LossConfig, OptimizerConfig, TrainJob, ValueJob
+from stages.training.job import LossConfig, OptimizerConfig, ValueJob
 from stages.training.model.master_weights import TrainedWeights
+from stages.training.model.policy import Policy
+from stages.training.objectives.objective import OLD
+from stages.training.objectives.values import targets_of
 from stages.training.trainable import TrainableConfig
+from stages.training.trainer import Trainer
 from stages.training.trainer_batch import TrainerBatch
-from stages.training.value_trainer import VALUES, ValueTrainer, targets_of
 from stages.training.worker_group.hardware import TrainHardware
+from tests.support.jobs import train_job
 from tests.support.training import CPU, logprobs_of, repacked, train
 from tests.support.trees import VOCAB, save_model, tree_batch
 
@@ -45,6 +48,15 @@ def loaded(folder: Path, head: ValueHead, hardware: TrainHardware = HARDWARE, **
     return weights
 
 
+def no_reference() -> Policy:
+    raise AssertionError
+
+
+def values_of(trainer: Trainer, columns: dict[str, NDArray[Any]]) -> torch.Tensor:
+    """The values under the starting weights, as in the file that a job writes."""
+    return trainer.kept_numbers()[OLD].view(columns["tokens"].shape)
+
+
 def trainer_of(
     weights: TrainedWeights,
     folder: Path,
@@ -52,20 +64,20 @@ def trainer_of(
     steps: int = 1,
     hardware: TrainHardware = HARDWARE,
     **value: Any,
-) -> ValueTrainer:
+) -> Trainer:
     """A trainer that has computed the old values."""
     path = folder / "batch.safetensors"
     save_file(columns, path)
     assert weights.shape.value_head is not None
     minibatches = int(columns["minibatch"].max()) + 1
-    job = TrainJob(
+    job = train_job(
         checkpoint_dir=folder, batch_file=path, learning_rates=[0.01] * steps, epochs=steps // minibatches,
-        value=ValueJob(head=weights.shape.value_head, **value), out_values_file=folder / "values",
+        value=ValueJob(head=weights.shape.value_head, **value),
         optimizer=OptimizerConfig(eps=1e-3), hardware=hardware, out_checkpoint_dir=folder / "out",
         events_file=folder / "events.jsonl",
     )  # fmt: skip
-    trainer = ValueTrainer(weights, job, TrainerBatch(path, VOCAB), lambda: None)
-    trainer.recompute_old_logprobs()
+    trainer = Trainer(weights, job, TrainerBatch(path, VOCAB), lambda: None)
+    trainer.prepare(no_reference)
     return trainer
 
 
@@ -78,13 +90,11 @@ def test_a_value_is_read_from_the_state_before_its_token(policy: Path, tmp_path:
     """V(s_1) stands at the prompt's last token, for both completions; the head of 0 gives 0 everywhere."""
     first, second = Branch([7, 8, 9], [-1.0] * 3, [0.0, 0.0, 1.0]), Branch([5, 6], [-1.0] * 2, [0.0, -1.0])
     columns, weights = columns_of([Group([1, 2, 3], [first, second])]), loaded(policy, "linear")
-    trainer_of(weights, tmp_path, columns).write_values()
     in_loss = columns["completion_mask"][0] == 1
-    assert load_file(tmp_path / "values")[VALUES][0].numpy()[in_loss].tolist() == [0.0] * 5
+    assert values_of(trainer_of(weights, tmp_path, columns), columns)[0].numpy()[in_loss].tolist() == [0.0] * 5
     head = torch.randn(1, weights.shape.embed_dim, generator=torch.Generator().manual_seed(1))
     weights.masters["value_head.weight"].data.copy_(head)
-    trainer_of(weights, tmp_path, columns).write_values()
-    values = load_file(tmp_path / "values")[VALUES][0].numpy()
+    values = values_of(trainer_of(weights, tmp_path, columns), columns)[0].numpy()
     assert np.isnan(values[~in_loss]).all()
     model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32).model
     expected: list[float] = []
@@ -106,10 +116,9 @@ def test_the_head_computes_in_fp32_when_the_decoder_computes_in_bf16(policy: Pat
     trainer = trainer_of(weights, tmp_path, columns, hardware=hardware)
     states: list[torch.Tensor] = []
     hook = weights.policy.get_submodule("value_head").register_forward_pre_hook(lambda _, seen: states.append(seen[0]))
-    trainer.recompute_old_logprobs()
+    trainer.prepare(no_reference)
     hook.remove()
-    trainer.write_values()
-    values = load_file(tmp_path / "values")[VALUES]
+    values = values_of(trainer, columns)
     values = values[~values.isnan()]
     rounded = (torch.cat(states).bfloat16().float() @ head[0]).sort().values
     torch.testing.assert_close(values.sort().values, rounded, atol=1e-6, rtol=1e-6)
@@ -124,15 +133,13 @@ def test_a_bounded_head_begins_in_the_middle_and_stays_inside(policy: Path, tmp_
     columns = tree_batch(2, [2])
     weights = loaded(policy, "bounded")
     trainer = trainer_of(weights, tmp_path, columns, steps=30, low=-1.0, high=3.0)
-    trainer.write_values()
-    values = load_file(tmp_path / "values")[VALUES]
+    values = values_of(trainer, columns)
     assert values[torch.from_numpy(columns["completion_mask"]) == 1].unique().tolist() == [1.0]
     columns["advantages"] = np.full_like(columns["advantages"], 9.0)  # more than the head can say
     trainer = trainer_of(weights, tmp_path, columns, steps=30, low=-1.0, high=3.0)
     for number, rows in trainer.steps():
         trainer.step(number, rows, 30)
-    trainer_of(weights, tmp_path, columns, low=-1.0, high=3.0).write_values()
-    values = load_file(tmp_path / "values")[VALUES]
+    values = values_of(trainer_of(weights, tmp_path, columns, low=-1.0, high=3.0), columns)
     assert float(values[~values.isnan()].min()) > 2.0 and float(values[~values.isnan()].max()) < 3.0
 
 
@@ -203,7 +210,7 @@ def test_positive_nll_is_a_mean_over_the_tokens_of_right_completions(policy: Pat
         assert columns["right"].sum() == counted
         (plain,), _ = train(policy, tmp_path, columns, epochs=1)
         (step,), _ = train(policy, tmp_path, columns, epochs=1, loss=LossConfig(positive_nll=0.1))
-        logprobs, _ = logprobs_of(policy, tmp_path / "batch.safetensors")
+        logprobs = logprobs_of(policy, tmp_path / "batch.safetensors")
         marks = torch.from_numpy(columns["right"][columns["completion_mask"] == 1])
         expected = float(-(logprobs * marks).sum()) / max(1, counted)
         assert plain.positive_nll is None and step.positive_nll == pytest.approx(expected)

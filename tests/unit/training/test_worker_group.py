@@ -20,6 +20,7 @@ from artifacts.local.full_disk import DiskWatch
 from stages.training.job import LossConfig, ScoreJob, TrainJob
 from stages.training.worker_group.group import WorkerGroup, worker_output
 from stages.training.worker_group.hardware import TrainHardware
+from tests.support.jobs import train_job
 from tests.support.memory_limits import refuse_above
 from tests.support.tiers import long_except
 from tests.support.trainer_processes import command_lines, workers
@@ -53,7 +54,7 @@ def job(folder: Path, out: str, hardware: TrainHardware = ONE, **changes: Any) -
         "out_checkpoint_dir": folder / out / "checkpoint", "out_reference_dir": folder / out / "reference",
         "out_state_dir": folder / out / "state", "events_file": folder / out / "events.jsonl", **changes,
     }  # fmt: skip
-    return TrainJob(**values)
+    return train_job(**values)
 
 
 def test_warm_equals_cold(folder: Path, group: WorkerGroup) -> None:
