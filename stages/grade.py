@@ -76,7 +76,7 @@ def grade(
         BadInputError: A setting needs a capability that an environment lacks. Or the level is `process`, but nothing
             can be proved about a puzzle, or no completion makes a statement.
     """
-    identity = Identity.of("grade", REVISION, config, rollouts=rollouts, puzzles=puzzles)
+    identity = Identity.of("grade", REVISION, _identity(config), rollouts=rollouts, puzzles=puzzles)
     if published := out.find(identity):
         return published
     train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES)

@@ -14,7 +14,8 @@ from flows.session.saving import Future, LastStageDone, SavedStates
 from flows.session.views import ProgressView
 from stages.context import StageContext
 from stages.optional.value import Valued
-from stages.training.launch import Weights, save_state
+from stages.training.launch import Weights
+from stages.training.saved_state import save_state
 
 
 class Reusable(Protocol):
