@@ -3,6 +3,7 @@
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -10,7 +11,7 @@ from typing import Any, cast
 from tokenizers import Tokenizer
 
 from artifacts.errors import BadInputError
-from artifacts.local.input_files import LARGEST_TOKENIZER, read_input
+from artifacts.local.input_files import LARGEST_TOKENIZER, read_input, read_regular
 from stages.models.json_file import read_json
 from stages.models.tokenizers.chat_template import ChatTemplate
 
@@ -31,9 +32,9 @@ def chat_tokenizer(folder: Path) -> "ChatTokenizer":
         BadInputError: As `ChatTokenizer`.
     """
     digest = hashlib.sha256()
-    for path in (folder / name for name in _FILES):
-        readable = path.is_file() and path.stat().st_size <= LARGEST_TOKENIZER  # `ChatTokenizer` refuses what is not
-        digest.update(hashlib.sha256(path.read_bytes() if readable else b"").digest())
+    for name in _FILES:
+        with suppress(OSError, ValueError):  # `ChatTokenizer` refuses a file that cannot be read
+            digest.update(name.encode() + hashlib.sha256(read_regular(folder / name, LARGEST_TOKENIZER)).digest())
     key = digest.digest()
     tokenizer = _shared.pop(key, None) or ChatTokenizer(folder)
     _shared[key] = tokenizer
