@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from artifacts.documents.run_files import recipe_bytes
 from artifacts.store.s3_requests import S3Requests
 from artifacts.store.store import Store
 from flows.cli.app import run_command
@@ -19,7 +20,7 @@ from tests.support.servers import BUCKET, S3Server
 
 PART_BYTES, PARTS, SENT = 5 << 20, 5, 2
 KEY = "runs/killed/iterations/0001/checkpoint/attempt-00ff/model.safetensors"
-RECIPE = load_recipe("quickstart", []).model_dump_json().encode()
+RECIPE = recipe_bytes(load_recipe("quickstart").model_dump(mode="json"))
 UPLOAD = """
 import os, signal, sys
 from itertools import count
