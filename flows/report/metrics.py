@@ -99,7 +99,7 @@ class Metric:
 
     def page_text(self, values: MetricValues) -> str:
         """Returns the cell of an iteration in the HTML report."""
-        return self.page(values) if callable(self.page) else text(values[self.key], self.page)
+        return self.page(values) if callable(self.page) else text(values.get(self.key), self.page)
 
     @property
     def compared_as(self) -> str:

@@ -62,11 +62,11 @@ class Machine:
         if done == self.kill_at:
             os.kill(workers(self.ctx.worker_group, self.node)[-1], signal.SIGKILL)
 
-    def artifact(self, key: str, kind: type[Any], **files: bytes) -> Ref[Any]:
+    def artifact(self, key: str, kind: type[Any], facts: Mapping[str, Any], **files: bytes) -> Ref[Any]:
         attempt = ArtifactAddress(self.store, key, kind).attempt(Identity.of("made", 1, {"key": key}))
         for name, data in files.items():
             attempt.write_bytes(name, data)
-        return attempt.publish()
+        return attempt.publish(facts)
 
     def finetune(self, run: str, weights: Weights, batch: Ref[Batch]) -> Weights:
         addresses = {
@@ -91,7 +91,8 @@ class Machine:
         """Stores a model and a batch to begin with; writes the model below `folder`."""
         save_model(folder / "model", "Qwen2", tie_word_embeddings=True)
         files = {path.name: path.read_bytes() for path in (folder / "model").iterdir()}
-        model = self.artifact("model", Checkpoint, **files)
+        model = self.artifact("model", Checkpoint, {}, **files)
         # Two of three mini-batches have one row for two processes, so one process has no row of its own.
-        batch = self.artifact("batch", Batch, **{BATCH_FILE: save(tree_batch(1, [2, 1, 3, 1], steps=3))})
+        packed = {BATCH_FILE: save(tree_batch(1, [2, 1, 3, 1], steps=3))}
+        batch = self.artifact("batch", Batch, {"minibatches": 3}, **packed)
         return Weights(model, reference=model), batch

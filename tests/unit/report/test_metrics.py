@@ -76,6 +76,24 @@ def test_a_line_of_the_registry_shows_a_metric_in_every_view(
     assert b"<td>surprise</td><td>13.3457</td>" in pages.read_bytes("page/report.html")
 
 
+def test_the_metrics_of_a_loss_of_ones_own_are_in_every_view(made: tuple[Store, RunLayout]) -> None:
+    """An iteration without steps has none."""
+    record = read_run(made[0], "made")
+    for item in record.iterations[1:]:
+        (step,) = item.steps
+        owns = ({"moved": item.number}, {"moved": item.number + 0.5})
+        item.manifests["finetune"].facts["steps"] = [{**step, "own": own} for own in owns]
+    figures = [iteration_figures(item) for item in record.iterations]
+    expected = [None, *(item.number + 0.25 for item in record.iterations[1:])]
+    column = table_header(terminal_columns(figures)).split().index("moved")
+    cells = [table_row(item, terminal_columns(figures)).split()[column] for item in figures]
+    assert cells == ["-", *(f"{item.number + 0.25:.4g}" for item in record.iterations[1:])]
+    assert "<th>moved</th>" in report_files(RunView(record, made[0]))[PAGE].decode()
+    assert [row["moved"] for row in iteration_rows(figures)] == expected
+    assert [row["own"].get("moved") for row in summary(record, made[0])["iterations"]] == expected
+    assert iteration_metrics(record.iterations[2])["loss/moved"] == expected[2]
+
+
 def test_a_metric_that_is_plotted_has_a_panel(surprised: RunRecord, monkeypatch: pytest.MonkeyPatch) -> None:
     figures = [iteration_figures(item) for item in surprised.iterations]
     with_panel = health_plot(figures)

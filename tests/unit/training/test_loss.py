@@ -18,7 +18,7 @@ SEQUENCES = torch.repeat_interleave(torch.arange(4), torch.tensor(LENGTHS))
 
 
 def losses(kind: Any, new: torch.Tensor, advantages: torch.Tensor, **changes: Any) -> TokenLoss:
-    """Token losses with clip 0.2 / 0.28; by default old log-probabilities 0, weights 1, each token a completion."""
+    """Token losses with clip 0.2 / 0.28; by default old log-probabilities 0, each token a completion."""
     count = new.numel()
     settings: dict[str, Any] = {
         "old": torch.zeros(count), "sequences": torch.arange(count),
@@ -51,10 +51,6 @@ def test_clip_is_one_sided(ratio: float, advantage: float, loss: float, gradient
     result = single("ppo_clip", ratio, advantage)
     assert result[:2] == pytest.approx((loss, gradient), abs=1e-6)
     assert result[2:] == (low, high)
-
-
-def test_weight_multiplies() -> None:
-    assert single("ppo_clip", 1.25, 1.0, weights=torch.tensor([3.0]))[0] == pytest.approx(-3.75)
 
 
 @pytest.mark.parametrize(
@@ -122,12 +118,12 @@ def test_gspo_clips_whole_completions() -> None:
 
 def test_reinforce_has_no_clip_and_cross_entropy_no_advantage() -> None:
     new, old = torch.tensor([math.log(0.5), math.log(0.1)]), torch.tensor([math.log(0.25), math.log(0.1)])
-    advantages, weights = torch.tensor([3.0, -2.0]), torch.tensor([1.0, 0.5])
-    plain = losses("reinforce", new, advantages, old=old, weights=weights)
-    assert plain.loss.tolist() == pytest.approx([-6.0, 1.0])
+    advantages = torch.tensor([3.0, -2.0])
+    plain = losses("reinforce", new, advantages, old=old)
+    assert plain.loss.tolist() == pytest.approx([-6.0, 2.0])
     assert not plain.clipped_low.any() and not plain.clipped_high.any()
-    supervised = losses("cross_entropy", new, advantages, old=old, weights=weights)
-    assert supervised.loss.tolist() == pytest.approx([math.log(2.0), 0.5 * math.log(10.0)])
+    supervised = losses("cross_entropy", new, advantages, old=old)
+    assert supervised.loss.tolist() == pytest.approx([math.log(2.0), math.log(10.0)])
 
 
 @pytest.mark.parametrize(
