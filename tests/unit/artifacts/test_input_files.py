@@ -156,7 +156,6 @@ READ_BY_THEMSELVES = {
     "flows/orchestration/server/": "logs of our processes, and /proc",
     "flows/report/html/page.py": "a file of our package",
     "stages/environments/temporal_clue/generation/directed.py": "a file of our package",
-    "stages/finetune.py": "an artifact that was verified",
     "stages/hardware/": "/proc",
     "stages/merge.py": "files of our child process",
     "stages/models/merging/folders.py": "artifacts that were verified",
