@@ -25,9 +25,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.store.store import Store
@@ -35,7 +32,7 @@ from flows.lookup.stages import STAGES
 from tests.support.bars import Bar, tell
 from tests.support.hosts import Host, hosts, require_hosts
 from tests.support.prefect_server import without_prefect
-from tests.support.seeded import add_seed_options, joined, parse, run_store
+from tests.support.seeded import joined, parse, run_store, seeded_parser
 from tests.support.whole_runs import from_warm_start, train
 
 SEEDS = (821, 822, 823)
@@ -170,30 +167,8 @@ def bars(document: dict[str, Any]) -> list[Bar]:
     return found
 
 
-def show(document: dict[str, Any], console: Console) -> None:
-    """Prints a row for each run."""
-    if times := document.get("time"):
-        table = Table(title="seconds of six iterations, and of their stages on median", title_justify="left")
-        names = ["wall_s", *(f"{stage}_s" for stage in STAGES)]
-        for name in ("arm", *names):
-            table.add_column(name.removesuffix("_s"), justify="right")
-        for arm, row in times.items():
-            table.add_row(arm, *(f"{row[name]:.1f}" for name in names))
-        console.print(table)
-    if seeds := document.get("seeds"):
-        table = Table(title="test puzzles before and after", title_justify="left")
-        for name in ("seed", "arm", "sampled %", "greedy %", "wall s"):
-            table.add_column(name, justify="right")
-        for seed, rows in seeds.items():
-            for arm, row in rows.items():
-                cells = [f"{row[f'{mode}_before']:.1f} -> {row[f'{mode}_after']:.1f}" for mode in ("sampled", "greedy")]
-                table.add_row(str(seed), arm, *cells, f"{row['wall_s']:.0f}")
-        console.print(table)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_seed_options(parser, SEEDS)
+def main() -> None:
+    parser = seeded_parser(__doc__, SEEDS)
     parser.add_argument("--only", choices=["time", "learning"], help="one of the two measurements")
     parser.add_argument("--recipe", default="quickstart", help="another one is a quick look that proves nothing")
     parser.add_argument("--iterations", type=int, default=48, help="of a run that learns")
@@ -207,9 +182,8 @@ def main() -> int:
         with run_store(options) as store:
             document["seeds"] = {seed: measure_learning(seed, store, options) for seed in options.seeds}
     document = joined(options.join, document)
-    tell(document, bars(document), lambda: show(document, Console()), as_json=options.json)
-    return 0
+    tell(document, bars(document), as_json=options.json)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

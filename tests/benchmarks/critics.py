@@ -21,22 +21,16 @@ FILE...` adds the rows of documents that earlier calls printed.
 
 import argparse
 import statistics
-import sys
 from collections.abc import Sequence
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from artifacts.store.store import Store
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_recipe
 from flows.lookup.history import read_run
-from stages.statistics.beta import t_quantile
-from stages.statistics.estimates import standard_error
 from tests.support.bars import Bar, tell
 from tests.support.scaled_recipes import as_toml
-from tests.support.seeded import add_seed_options, joined, parse, run_store
+from tests.support.seeded import joined, over_seeds, parse, run_store, seeded_parser
 from tests.support.whole_runs import deerstalker, from_warm_start, train
 
 SEEDS = (831, 832, 833, 834, 835)
@@ -261,33 +255,8 @@ def bars(rows: dict[str, Rows]) -> list[Bar]:
     return made
 
 
-def interval(values: Sequence[float]) -> str:
-    """The mean of some seeds with half of its 95% interval by Student's t."""
-    if len(values) == 1:
-        return f"{values[0]:.3g}"
-    half = t_quantile(0.025, len(values) - 1) * standard_error(values)
-    return f"{statistics.mean(values):.3g} ± {half:.2g}"
-
-
-def show(rows: dict[str, Rows], console: Console) -> None:
-    """Prints a table for each part: a row for each arm, with the mean of the seeds and its interval."""
-    for part in PARTS:
-        arms = {arm: of_arm for seed in rows.values() for arm, of_arm in seed.get(part, {}).items()}
-        if not arms:
-            continue
-        seeds = [seed for seed in rows.values() if part in seed]
-        names = list(next(iter(arms.values())))
-        table = Table(title=f"{part.upper()}, {len(seeds)} seeds", title_justify="left")
-        for name in ("arm", *names):
-            table.add_column(name.replace("_", " "), justify="right")
-        for arm in arms:
-            table.add_row(arm, *(interval([seed[part][arm][name] for seed in seeds]) for name in names))
-        console.print(table)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_seed_options(parser, SEEDS)
+def main() -> None:
+    parser = seeded_parser(__doc__, SEEDS)
     parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help="v1,v2,v3")
     parser.add_argument("--base", default="quickstart", help="recipe of V1 and V2")
     parser.add_argument("--derivations", default="deduce", help="recipe of V3")
@@ -310,9 +279,8 @@ def main() -> int:
             rows[number] = {part: getattr(seed, part)() for part in options.parts}
     document = joined(options.join, {"seeds": rows})
     seeds = document["seeds"]
-    tell(document, bars(seeds), lambda: show(seeds, Console()), as_json=options.json)
-    return 0
+    tell(document | {"means": over_seeds(list(seeds.values()))}, bars(seeds), as_json=options.json)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -21,14 +21,9 @@ In each selection, kept and rejected texts add up to those sampled (D4).
 printed. A seed of all three takes about an hour on one core, of one question 10 to 30 minutes.
 """
 
-import argparse
 import statistics
-import sys
 from collections.abc import Callable
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
@@ -37,7 +32,7 @@ from artifacts.store.store import Store
 from flows.lookup.history import read_run
 from flows.report.metrics import number, values_of
 from tests.support.bars import Bar, tell
-from tests.support.seeded import add_seed_options, joined, parse, run_store
+from tests.support.seeded import joined, parse, run_store, seeded_parser
 from tests.support.whole_runs import from_warm_start, train
 
 SEEDS = (711, 712, 713, 714, 715)
@@ -214,27 +209,8 @@ def bars(parts: dict[str, dict[str, dict[str, Row]]]) -> list[Bar]:
     return [*found, Bar.at_most("texts that are neither kept nor rejected", lost, 0)]
 
 
-def show(parts: dict[str, dict[str, dict[str, Row]]], console: Console) -> None:
-    """Prints a table for each part: a row for each seed and arm."""
-    shown = ("greedy_accuracy", "greedy_exact", "sampled_accuracy", "sampled_exact")
-    for part, rows in parts.items():
-        table = Table(title=f"{part}: test puzzles, before -> after, %", title_justify="left")
-        for name in ("seed", "arm", *shown, "kept of sampled", "KL to the teacher", "wall s"):
-            table.add_column(name.replace("_", " "), justify="right")
-        for seed, arms in rows.items():
-            for arm, row in arms.items():
-                cells = [f"{row[f'{name}_before']:.1f} -> {row[f'{name}_after']:.1f}" for name in shown]
-                kept = f"{row['texts_kept']:.0f} of {row['texts_sampled']:.0f}" if "texts_kept" in row else ""
-                kl = (
-                    f"{row['teacher_kl_first']:.3f} -> {row['teacher_kl_last']:.3f}" if "teacher_kl_last" in row else ""
-                )
-                table.add_row(seed, arm, *cells, kept, kl, f"{row['wall_s']:.0f}")
-        console.print(table)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_seed_options(parser, SEEDS)
+def main() -> None:
+    parser = seeded_parser(__doc__, SEEDS)
     parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help=",".join(PARTS))
     parser.add_argument("--scale", type=float, default=1.0, help="factor of puzzles and iterations")
     options = parse(parser)
@@ -244,9 +220,8 @@ def main() -> int:
             scale = Scale(options.scale)
             parts[part] = {seed: PARTS[part](seed, scale, store, options.profile) for seed in options.seeds}
     document = joined(options.join, {"parts": parts})
-    tell(document, bars(document["parts"]), lambda: show(document["parts"], Console()), as_json=options.json)
-    return 0
+    tell(document, bars(document["parts"]), as_json=options.json)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

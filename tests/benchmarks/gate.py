@@ -6,19 +6,15 @@ intervals is exact for proportions, and simulated for means of four samples a pu
 distribution with an intraclass correlation of 0.3.
 """
 
-import argparse
 import math
-import sys
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
 from stages.promotion.gate import RollbackConfig
 from stages.statistics.estimates import Interval, estimate, estimate_difference
-from tests.support.bars import Bar, add_json_option, tell
+from tests.support.bars import Bar, parser_of, tell
 from tests.support.noisy_curves import draw_curves, first_rollbacks, look, scores_and_noise
 
 CANDIDATES = 98
@@ -189,60 +185,14 @@ def attainable(size: int, chance: float) -> bool:
     return bool(((between >= 0.935) & (between <= 0.965)).any())
 
 
-def show(document: dict[str, Any], console: Console) -> None:
-    """The tables for the terminal."""
-    rule = document["rule"]
-    named = f"drop_se {rule['drop_se']:g}, patience {rule['patience']}"
-    rows = [
-        [name, f"{row['false_alarms']:.1%}", f"{row['rollbacks_a_run']:.2f}"]
-        for name, row in document["level"].items()
-    ]  # fmt: skip
-    _print(
-        console, f"policy that stays level, {CANDIDATES} iterations, {named}", ["rule", "go back", "rollbacks"], rows
-    )
-    rows = [
-        [
-            f"{row['drop'] * 100:g} points after {row['after']}", name, f"{row[name]['mean']:.1f}",
-            f"{row[name]['median']:g}", f"{row[name]['nine_in_ten']:.0f}", f"{row[name]['not_in_40']:.1%}",
-            f"{row[name]['false_alarm_before']:.1%}",
-        ]
-        for row in document["fallen"]
-        for name in RULES
-    ]  # fmt: skip
-    head = ["fall", "rule", "mean delay", "median", "9 in 10", "not in 40", "back before it fell"]
-    _print(console, "iterations until a fall is noticed", head, rows)
-    gain = document["gain_coverage"]
-    _print(console, "gain over the best of 97", ["interval", "holds 0"], [[n, f"{v:.1%}"] for n, v in gain.items()])
-    for kind, what in (("proportions", "right or wrong puzzles, exact"), ("means", "four samples a puzzle")):
-        rows = [[str(n), *(_pair(document[kind], n, p) for p in CHANCES)] for n in SIZES]
-        head = ["puzzles", *(f"p = {p}" for p in CHANCES)]
-        _print(console, f"coverage of 95% intervals, before -> now: {what}", head, rows)
-
-
-def _pair(rows: list[dict[str, Any]], size: int, chance: float) -> str:
-    row = next(row for row in rows if (row["puzzles"], row["p"]) == (size, chance))
-    return f"{row['before']:.1%} -> {row['now']:.1%}"
-
-
-def _print(console: Console, title: str, head: list[str], rows: list[list[str]]) -> None:
-    table = Table(title=title, title_justify="left")
-    for name in head:
-        table.add_column(name, justify="left" if name in ("rule", "fall", "interval") else "right")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> None:
+    parser = parser_of(__doc__)
     parser.add_argument("--runs", type=int, default=1000, help="simulated runs of each kind")
     parser.add_argument("--seed", type=int, default=0)
-    add_json_option(parser)
     options = parser.parse_args()
     document = measure(options.runs, options.seed)
-    tell(document, bars(document), lambda: show(document, Console()), as_json=options.json)
-    return 0
+    tell(document, bars(document), as_json=options.json)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

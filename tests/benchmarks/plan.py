@@ -20,7 +20,6 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,7 @@ from stages.hardware.compute_type import native_type
 from stages.training.job import OptimizerConfig
 from stages.training.worker_group.hardware import TrainHardware
 from tests.benchmarks.machine_speed import measured_machine
-from tests.support.bars import Bar, add_json_option, tell
+from tests.support.bars import Bar, parser_of, tell
 from tests.support.installed import ONE_ENGINE, TINY
 from tests.support.processes import own_memory
 from tests.support.whole_runs import train
@@ -252,31 +251,30 @@ def measure_saving(processes: int) -> dict[str, Any]:
 
 def main() -> None:
     """Entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_json_option(parser)
+    parser = parser_of(__doc__)
     parser.add_argument("--layers", type=int, help="simulate only so many layers of each model, to look at the form")
     parser.add_argument("--only", choices=[*SIMULATED, "none", "time"], help="simulate one model or none; or time")
     parser.add_argument("--sizes", choices=list(TIMED), nargs="+", default=list(TIMED), help="models to time")
     parser.add_argument("--measured", type=int, nargs="*", default=[], help="measure groups of so many processes")
     parser.add_argument("--saved", type=int, nargs="*", default=[], help="measure how so many processes save a model")
     arguments = parser.parse_args()
-    figures, held, shown = time_figures(arguments) if arguments.only == "time" else memory_figures(arguments)
-    tell(figures, held, shown, as_json=arguments.json)
+    figures, held = time_figures(arguments) if arguments.only == "time" else memory_figures(arguments)
+    tell(figures, held, as_json=arguments.json)
 
 
-def time_figures(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Bar], Callable[[], None]]:
-    """Measures iterations; returns figures, bars and what prints them."""
+def time_figures(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Bar]]:
+    """Measures iterations; returns figures and bars."""
     gpu = machine_as_gpu()
     least = time_iteration(SMALLEST, gpu, token_seconds=0)
     missing = least["measured"]["sample"] + least["measured"]["evaluate"] - least["planned"]["sample"]
     token_seconds = missing / least["sampled_tokens"]
     timed = {name: time_iteration(TIMED[name], gpu, token_seconds) for name in arguments.sizes}
     machine = asdict(gpu) | {"token_seconds": token_seconds, "compute_type": _TYPE}
-    return {"machine": machine, "times": timed}, time_bars(timed), lambda: show_times(machine, timed)
+    return {"machine": machine, "times": timed}, time_bars(timed)
 
 
-def memory_figures(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Bar], Callable[[], None]]:
-    """Simulates steps, measures groups and saving, and plans; returns figures, bars and what prints them."""
+def memory_figures(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Bar]]:
+    """Simulates steps, measures groups and saving, and plans; returns figures and bars."""
     saved = [measure_saving(processes) for processes in arguments.saved]
     measured = [measure(processes) for processes in arguments.measured]
     steps: dict[str, dict[str, Any]] = {}
@@ -288,10 +286,10 @@ def memory_figures(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[
     plans: dict[str, Any] = {}
     for name, (recipe, gpus, nodes) in PLANNED.items():
         loaded = load_recipe(recipe)
-        plans[name] = document(make_plan(loaded, load_profile("cuda"), cluster(gpus, nodes)), 2.5)
+        plans[name] = document(make_plan(loaded, load_profile("cuda"), cluster(gpus, nodes)), 2.5)["fitting"]
     figures = {"steps": steps, "measured": measured, "saved": saved, "plans": plans}
     held = [*bars(steps, measured), *bars_of_saving(saved), *bars_of_rows(plans)]
-    return figures, held, lambda: show(steps, plans)
+    return figures, held
 
 
 def bars_of_saving(saved: list[dict[str, Any]]) -> list[Bar]:
@@ -314,9 +312,9 @@ def bars_of_rows(plans: dict[str, Any]) -> list[Bar]:
     """Whether steps of few rows keep eight processes busy with `pack.rows_multiple`."""
     return [
         Bar.at_most(f"{name}: share of a step that processes lose with pack.rows_multiple",
-                    plan["fitting"]["times"]["lost_divided"], 0.15)
+                    plan["times"]["lost_divided"], 0.15)
         for name, plan in plans.items()
-        if name.startswith("openpipe") and plan["fitting"]
+        if name.startswith("openpipe") and plan
     ]  # fmt: skip
 
 
@@ -341,35 +339,6 @@ def time_bars(timed: dict[str, dict[str, Any]]) -> list[Bar]:
     """Whether the plan's seconds agree with those of iterations."""
     name = "difference of the planned iteration from the measured, share"
     return [Bar.at_most(f"{size}: {name}", abs(row["difference"]), TIME_AGREEMENT) for size, row in timed.items()]
-
-
-def show_times(machine: dict[str, Any], timed: dict[str, dict[str, Any]]) -> None:
-    """Prints the rates of the machine, and a line for each model."""
-    rates = f"{PRODUCTS_SHARE * machine['flops'] / 1e9:.0f} GFLOP/s in {_TYPE}, {machine['bandwidth'] / 1e9:.1f} GB/s"
-    print(f"this machine: {rates}, {1e6 * machine['token_seconds']:.0f} µs a sampled token")
-    for size, row in timed.items():
-        plan, seen = row["planned"], row["measured"]
-        sample = f"sample {plan['sample']:.1f} s (measured {seen['sample'] + seen['evaluate']:.1f})"
-        train = f"train and save {plan['train'] + plan['save']:.1f} s (measured {seen['finetune']:.1f})"
-        print(f"{size}: {sample}, {train}, {row['difference']:+.0%}; {plan['limit']}")
-
-
-def show(steps: dict[str, dict[str, Any]], plans: dict[str, Any]) -> None:
-    """Prints a line for each step and each plan."""
-    for name, step in steps.items():
-        peaks = f"planned {step['planned']['peak'] / 1e9:.2f} GB, simulated {step['simulated']['total'] / 1e9:.2f} GB"
-        print(f"{name}: {step['layers']} layers, {PROCESSES} processes, {peaks}, {step['seconds']} s")
-    for name, plan in plans.items():
-        layout = plan["fitting"]
-        fits = "does not fit" if layout is None else f"{layout['memory']['train'] / 1e9:.1f} GB while training"
-        times = {} if layout is None else layout["times"]
-        costs = "" if layout is None else f", {times['iteration']:.0f} s, {times['limit']}"
-        waits = (
-            ""
-            if layout is None
-            else (f"; processes lose {times['lost']:.0%} of a step, {times['lost_divided']:.0%} with rows_multiple")
-        )
-        print(f"{name}: {fits}{costs}{waits}")
 
 
 if __name__ == "__main__":

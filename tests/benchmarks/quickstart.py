@@ -12,10 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from tests.support.bars import Bar, add_json_option, tell
+from tests.support.bars import Bar, parser_of, tell
 from tests.support.whole_runs import train
 
 MODES, MOMENTS = ("sampled", "greedy"), ("before", "after")
@@ -47,28 +44,6 @@ def measured(options: argparse.Namespace, seed: int, store: str) -> dict[str, An
     }
 
 
-def show(rows: list[dict[str, Any]], console: Console) -> None:
-    """Prints the table and the five curves."""
-    table = Table(title="test puzzles, percent of lettered answers right, before and after GRPO", title_justify="left")
-    for name in ("seed", "sampled", "gain", "greedy", "gain", "all right", "promoted", "wall s"):
-        table.add_column(name, justify="right")
-    for one in rows:
-        table.add_row(
-            str(one["seed"]), f"{one['sampled_before']:.1f} -> {one['sampled_after']:.1f}", f"{one['gain']:+.1f}",
-            f"{one['greedy_before']:.1f} -> {one['greedy_after']:.1f}", f"{one['greedy_gain']:+.1f}",
-            f"{one['exact_before']:.1f} -> {one['exact_after']:.1f}", str(one["promoted_iteration"]),
-            f"{one['wall_s']:.0f}",
-        )  # fmt: skip
-    console.print(table)
-    for one in rows:
-        console.print(f"seed {one['seed']}, held-out curve: " + " ".join(f"{point:.0f}" for point in one["curve"]))
-    gains, greedy = [one["gain"] for one in rows], [one["greedy_gain"] for one in rows]
-    console.print(
-        f"gain in sampled accuracy: mean {statistics.mean(gains):+.1f}, least {min(gains):+.1f}; "
-        f"greedy: mean {statistics.mean(greedy):+.1f}, least {min(greedy):+.1f}"
-    )
-
-
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
     """Draws the held-out curves of all seeds in one picture."""
     import matplotlib as mpl
@@ -85,13 +60,12 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("--recipe", default="quickstart")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE")
     parser.add_argument("--store", help="keep the runs here; by default they go with the benchmark")
     parser.add_argument("--plot", type=Path, help="write the curves to this PNG")
-    add_json_option(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         rows = [measured(options, seed, options.store or scratch) for seed in options.seeds]
@@ -103,7 +77,7 @@ def main() -> None:
         Bar.at_least(f"gain in sampled accuracy, {name} of the seeds, points", figures[name], bar)
         for name, bar in zip(figures, GAIN_BARS.get(options.recipe, ()), strict=False)
     ]
-    tell({"seeds": rows}, bars, lambda: show(rows, Console()), as_json=options.json)
+    tell({"seeds": rows}, bars, as_json=options.json)
 
 
 if __name__ == "__main__":

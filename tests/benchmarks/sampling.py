@@ -42,15 +42,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-
 from flows.config.recipes import load_recipe
 from stages.sampling.replicas.threads import cpu_threads
 from tests.benchmarks.machine_speed import measured_machine
 from tests.benchmarks.sampling_sides import WARM_UP, Bench, Case, RawSide, Run, Side, StageSide
-from tests.support.bars import Bar, add_json_option, tell
+from tests.support.bars import Bar, parser_of, progress, tell
 from tests.support.engine_work import Work, decode_work, prefill_work, prefix_blocks
 
 TYPES = {"bfloat16": ("bf16", 2), "float32": ("fp32", 4)}
@@ -109,7 +105,7 @@ def measure(case: Case, options: argparse.Namespace) -> dict[str, Any]:
                     run = side.run(call, max_tokens)
                     getattr(runs[name], kind).append(run)
                     told = f"{case.name} {repeat + 1}/{case.repeats} {name}, {max_tokens} tokens: {run.seconds:.2f} s"
-                    print(f"{told}, {run.tokens / run.seconds:.0f} tokens/s", file=sys.stderr, flush=True)
+                    progress(f"{told}, {run.tokens / run.seconds:.0f} tokens/s")
         equal = [mine == raw for mine, raw in zip(greedy["stage"], greedy["raw"], strict=True)]
         return {**report(bench, runs), "equal_greedy_completions": sum(equal) / len(equal)}
 
@@ -189,46 +185,13 @@ def bars(measured: dict[str, dict[str, Any]]) -> list[Bar]:
 HEAD = ("case", "side", "token/s", "of raw", "prefill s", "FLOPs", "bytes", "decode s", "FLOPs", "bytes")
 
 
-def show(document: dict[str, Any], console: Console) -> None:
-    """Prints one table and the sizes."""
-    machine = document["machine"]
-    title = "medians; FLOPs of the machine's matmul peak, bytes of its memory bandwidth"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for name in HEAD:
-        table.add_column(name, justify="left" if name in ("case", "side") else "right", no_wrap=name in HEAD[:4])
-    for name, case in document["cases"].items():
-        for side, row in case["sides"].items():
-            phases = [
-                cell
-                for phase in (row["prefill"], row["decode"])
-                for cell in (
-                    f"{phase['seconds']:.3f}",
-                    f"{phase['of_matmul_peak']:.1%}",
-                    f"{phase['of_bandwidth']:.1%}",
-                )
-            ]
-            of_raw = f"{row['over_raw']:.3f}" if "over_raw" in row else ""
-            table.add_row(name if side == "stage" else "", side, f"{row['tokens_per_s']:.0f}", of_raw, *phases)
-    console.print(table)
-    for name, case in document["cases"].items():
-        prompts = f"{case['prompts']} prompts of {case['prompt_tokens']:.0f} tokens"
-        size = f"{prompts} x {case['samples']} samples x {case['tokens']} tokens"
-        console.print(f"{name}: {case['model']}, {size}, {case['dtype']}, {case['threads']} threads", highlight=False)
-        console.print(
-            f"{name}: {case['equal_greedy_completions']:.1%} of greedy completions equal raw's", highlight=False
-        )
-    peaks = ", ".join(f"{kind} {speed:.0f} GFLOP/s" for kind, speed in machine["matmul_gflops"].items())
-    console.print(f"{machine['cores']} cores: {peaks}, {machine['memory_gb_per_s']:.1f} GB/s", highlight=False)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> None:
+    parser = parser_of(__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes and one or two turns: shows that it runs")
     parser.add_argument("--repeats", type=int, help="turns of each side; by default 7, 5 and 3")
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(CASES), help="cases, by comma")
     parser.add_argument("--no-auto", action="store_true", help="leave out `engine.replicas = auto`")
     parser.add_argument("--set-profile", action="append", default=[], metavar="KEY=VALUE", help="of the profile cpu")
-    add_json_option(parser)
     options = parser.parse_args()
     chosen = cases(options)
     if len(chosen) != len(options.only):
@@ -238,9 +201,8 @@ def main() -> int:
     for case in measured.values():
         add_shares(case, machine)
     document = {"machine": machine, "cases": measured}
-    tell(document, bars(measured), lambda: show(document, Console()), as_json=options.json)
-    return 0
+    tell(document, bars(measured), as_json=options.json)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

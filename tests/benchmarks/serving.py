@@ -25,12 +25,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-
 from tests.benchmarks.sampling_sides import WARM_UP, Bench, Case, RawSide, Side, StageSide
-from tests.support.bars import Bar, add_json_option, tell
+from tests.support.bars import Bar, parser_of, progress, tell
 from tests.support.made_up import EXECUTOR, SWITCH
 from tests.support.processes import in_session
 
@@ -90,7 +86,7 @@ def tokens_part(options: argparse.Namespace) -> dict[str, Any]:
                     for row in rows.values():
                         row.run(call, length)
                 figures[model][length] = {name: row.figures() for name, row in rows.items()}
-                print(f"{model}, {length} tokens: {json.dumps(figures[model][length])}", file=sys.stderr, flush=True)
+                progress(f"{model}, {length} tokens: {json.dumps(figures[model][length])}")
     return figures
 
 
@@ -172,7 +168,7 @@ def paired_part(options: argparse.Namespace) -> dict[str, Any]:
                 for turn in range(turns):
                     for name, side in sides.items():
                         speeds[name].append(side.run(turn))
-                        print(f"{recipe} {name}: {speeds[name][-1]:.0f} tokens/s", file=sys.stderr, flush=True)
+                        progress(f"{recipe} {name}: {speeds[name][-1]:.0f} tokens/s")
             finally:
                 for side in sides.values():
                     side.end()
@@ -193,37 +189,19 @@ def bars(tokens: dict[str, Any], paired: dict[str, Any]) -> list[Bar]:
     return rows
 
 
-def show(document: dict[str, Any], console: Console) -> None:
-    """Prints a table of the costs, and a line for each recipe."""
-    title = "CPU time a token, microseconds"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    for name in ("model", "tokens", "side", "core", "server", "flow", "token/s"):
-        table.add_column(name, justify="left" if name in ("model", "side") else "right")
-    for model, lengths in document["tokens"].items():
-        for length, sides in lengths.items():
-            for side, row in sides.items():
-                costs = [f"{row[name]:.1f}" if name in row else "" for name in ("core", "server", "flow")]
-                table.add_row(model, str(length), side, *costs, f"{row['tokens_per_s']:.0f}")
-    console.print(table)
-    for recipe, row in document["paired"].items():
-        console.print(f"{recipe}: {row['now_over_before']:.2f} times as fast as before", highlight=False)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> None:
+    parser = parser_of(__doc__)
     parser.add_argument("--only", choices=("tokens", "paired"), help="one part")
     parser.add_argument("--raw", nargs="*", default=["llm", "async"], choices=("llm", "async"), help="sides beside it")
     parser.add_argument("--before", default=BEFORE, metavar="COMMIT", help="the older commit of the part `paired`")
-    add_json_option(parser)
     options = parser.parse_args()
     document: dict[str, Any] = {
         "tokens": tokens_part(options) if options.only != "paired" else {},
         "paired": paired_part(options) if options.only != "tokens" else {},
     }
     rows = bars(document["tokens"], document["paired"])
-    tell(document, rows, lambda: show(document, Console()), as_json=options.json)
-    return 0
+    tell(document, rows, as_json=options.json)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

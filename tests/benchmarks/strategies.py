@@ -9,13 +9,10 @@ warm start only. With `--checkpoint` it is the table of that checkpoint; each re
 
 import argparse
 import statistics
-import sys
 import tempfile
 from typing import Any
 
 import polars as pl
-from rich.console import Console
-from rich.table import Table
 
 from artifacts.reading import Artifact
 from artifacts.schemas import RESULTS
@@ -23,7 +20,7 @@ from artifacts.store.store import Store
 from flows.config.recipes import load_recipe
 from stages.statistics.records import ReportFigures, StrategyFigures
 from stages.strategies.figures import sample_figures
-from tests.support.bars import Bar, add_json_option, tell
+from tests.support.bars import Bar, parser_of, tell
 from tests.support.whole_runs import deerstalker, train
 
 SEEDS = (601, 602, 603, 604, 605)
@@ -136,23 +133,8 @@ def bars_of(rows: list[dict[str, Any]]) -> list[Bar]:
     ]
 
 
-def show(rows: list[dict[str, Any]], console: Console) -> None:
-    """Prints means over the rows: accuracy, all answers right and tokens of each strategy."""
-    table = Table(title=f"means of {len(rows)}, percent and tokens a puzzle", title_justify="left")
-    for name in ("strategy", "accuracy", "gain", "all right", "tokens"):
-        table.add_column(name, justify="right")
-    for name in rows[0]["strategies"]:
-        means = {key: statistics.mean(row["strategies"][name][key] for row in rows) for key in ("accuracy", "exact")}
-        tokens = statistics.mean(row["strategies"][name]["tokens"] for row in rows)
-        gained = statistics.mean(gain(row, name) for row in rows)
-        table.add_row(name, f"{means['accuracy']:.1f}", f"{gained:+.1f}", f"{means['exact']:.1f}", f"{tokens:.1f}")
-    greedy = {key: statistics.mean(row["greedy"][key] for row in rows) for key in ("accuracy", "exact")}
-    table.add_row("greedy", f"{greedy['accuracy']:.1f}", "", f"{greedy['exact']:.1f}", "")
-    console.print(table)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> None:
+    parser = parser_of(__doc__)
     parser.add_argument("--recipe", default="quickstart")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--checkpoint", help="measure this checkpoint of --store instead")
@@ -166,7 +148,6 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE")
     parser.add_argument("--profile", default="cpu")
     parser.add_argument("--store", help="keep the runs here; by default they go with the benchmark")
-    add_json_option(parser)
     options = parser.parse_args()
     if options.checkpoint and not (options.puzzles and options.store):
         parser.error("--checkpoint needs --puzzles and --store")
@@ -180,9 +161,8 @@ def main() -> int:
             by_seed = {seed: warm_started(seed, options, store) for seed in options.seeds}
             rows = [row for own in by_seed.values() for row in own]
             document = {"seeds": by_seed, "control": control(rows, options.grpo_gain)}
-    tell({"samples": options.samples, **document}, bars_of(rows), lambda: show(rows, Console()), as_json=options.json)
-    return 0
+    tell({"samples": options.samples, **document}, bars_of(rows), as_json=options.json)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

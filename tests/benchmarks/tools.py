@@ -13,19 +13,15 @@ choice looked at, all answers right. `--iterations` adds GRPO after the warm sta
 
 import argparse
 import statistics
-import sys
 import tempfile
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from flows.config.recipes import load_recipe
 from stages.environments.generate import generate_nth
 from stages.environments.puzzle import Taught
 from stages.environments.tables import names_of, taught_passages, to_table
 from stages.models.tokenizers.phrase_tokenizer import build_tokenizer
-from tests.support.bars import Bar, add_json_option, tell
+from tests.support.bars import Bar, parser_of, tell
 from tests.support.whole_runs import train
 
 SEEDS = (801, 802, 803)
@@ -110,20 +106,8 @@ def bars(rows: dict[int, dict[str, dict[str, Any]]], taught_tokens: dict[str, fl
     return [*found, Bar.at_most("tokens taught with the tool, as a multiple of those without", ratio, 1.02)]
 
 
-def show(rows: dict[int, dict[str, dict[str, Any]]], console: Console) -> None:
-    """Prints a row for each seed and arm."""
-    table = Table(title="test puzzles, percent with all answers right", title_justify="left")
-    for name in ("seed", "arm", "sampled", "greedy", "letters, sampled", "tokens an answer", "wall s"):
-        table.add_column(name, justify="right")
-    for seed, arms in rows.items():
-        for arm, row in arms.items():
-            names = ("sampled_exact", "greedy_exact", "sampled_accuracy", "completion_tokens", "wall_s")
-            table.add_row(str(seed), arm, *(f"{row[name]:.1f}" for name in names))
-    console.print(table)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> None:
+    parser = parser_of(__doc__)
     parser.add_argument("--recipe", default="quickstart")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--arms", type=lambda text: text.split(","), default=list(ARMS), help="`tool` and others")
@@ -133,7 +117,6 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE")
     parser.add_argument("--profile", default="cpu")
     parser.add_argument("--store", help="keep the runs here, and go on with those begun; else they go at the end")
-    add_json_option(parser)
     options = parser.parse_args()
     if "tool" not in options.arms or len(options.arms) < 2 or not set(options.arms) <= set(ARMS):
         parser.error(f"--arms needs `tool` and another of {', '.join(ARMS)}")
@@ -146,9 +129,8 @@ def main() -> int:
         store = options.store or scratch
         rows = {seed: {arm: measured(arm, seed, own, options, store) for arm in own} for seed in options.seeds}
     document = {"taught_tokens": taught_tokens, "seeds": rows}
-    tell(document, bars(rows, taught_tokens), lambda: show(rows, Console()), as_json=options.json)
-    return 0
+    tell(document, bars(rows, taught_tokens), as_json=options.json)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -16,11 +16,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
-
 from stages.training.worker_group.agent import worker_environment
-from tests.support.bars import Bar, add_json_option, tell
+from tests.support.bars import Bar, parser_of, progress, tell
 from tests.support.trees import SMOLLM2
 
 if TYPE_CHECKING:
@@ -144,57 +141,13 @@ def bars(report: dict[str, Any]) -> list[Bar]:
     return rows
 
 
-def show(report: dict[str, Any], console: Console) -> None:
-    """Prints a table a part."""
-    if part := report.get("utilisation"):
-        peaks = ", ".join(f"{peak / 1e9:.0f}" for peak in part["peaks"])
-        title = f"utilisation of forward and backward, {report['threads']} threads; bf16 matmul peak GFLOP/s: {peaks}"
-        rows = [
-            [count, *(format(row[name], form) for name, form in _UTILISATION.items())]
-            for count, row in part["rows"].items()
-        ]
-        head = ["groups", "tokens", "FLOP", "fwd+bwd s", "median", "optimizer", "of peak", "medians"]
-        _print(console, title, head, rows)
-        rows = [[name, f"{share:.1%}"] for name, share in part["profile"].items()]
-        _print(console, "time of one step, one group, under the profiler", ["kind of work", "share"], rows)
-    if part := report.get("groups"):
-        rows = [
-            [size, f"{row['tokens']:.0f}", f"{row['completion_s'] * 1e3:.1f}", f"{row['token_s'] * 1e6:.1f}",
-             f"{row['token_s_over_mean']:.3f}", f"{row['token_flops_over_mean']:.3f}"]
-            for size, row in part["rows"].items()
-        ]  # fmt: skip
-        head = ["group", "tokens", "ms / completion", "us / token", "over mean", "FLOP over mean"]
-        _print(console, "cost of forward and backward as the group grows", head, rows)
-    if part := report.get("start"):
-        words = f"group ready {part['ready_s']:.1f} s, first step done {part['first_step_s']:.1f} s"
-        console.print(f"start, small model: {words}\n", highlight=False)
-    if part := report.get("naive"):
-        rows = [
-            [name, f"{part[name]['step_s']:.3f}", f"{part[name]['tokens']:.0f}", f"{part[name]['grad_norm']:.4f}"]
-            for name in ("ours", "naive")
-        ]
-        words = f"naive / ours: {part['ratios']['step_s']:.1f} in time, {part['ratios']['tokens']:.1f} in tokens"
-        _print(console, "one step, one group", ["", "step s", "tokens", "gradient norm"], rows, words)
-
-
-def _print(console: Console, title: str, head: list[str], rows: list[list[str]], under: str = "") -> None:
-    table = Table(title=title, title_justify="left")
-    for place, name in enumerate(head):
-        table.add_column(name, justify="right" if place else "left")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
-    console.print(under + "\n", highlight=False)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> None:
+    parser = parser_of(__doc__)
     parser.add_argument("--small", action="store_true", help="a tiny model and tiny groups: shows that it runs")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--repeats", type=int, help="measured steps, of which the median counts")
     parser.add_argument("--naive-pass", type=int, default=4, help="sequences of one pass of the naive step")
-    add_json_option(parser)
     options = parser.parse_args()
     environment = worker_environment(options.threads)
     if environment != os.environ:  # which some libraries read once, when they are loaded
@@ -217,12 +170,11 @@ def main() -> int:
             "naive": lambda: naive(bench, sizes, folder, options.naive_pass),
         }
         for part in options.only:
-            print(f"{part} ...", file=sys.stderr, flush=True)
+            progress(f"{part} ...")
             report[part] = parts[part]()
         torch.distributed.destroy_process_group()
-    tell(report, bars(report), lambda: show(report, Console()), as_json=options.json)
-    return 0
+    tell(report, bars(report), as_json=options.json)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

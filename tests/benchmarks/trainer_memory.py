@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.support.bars import Bar, add_json_option, tell
+from tests.support.bars import Bar, parser_of, tell
 from tests.support.processes import own_memory
 
 VOCABULARY = 32_768
@@ -109,8 +109,7 @@ def prepare(folder: Path, rows: int) -> bool:
 
 def main() -> None:
     """Entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_json_option(parser)
+    parser = parser_of(__doc__)
     parser.add_argument("--rows", type=int, default=4, help="packed rows of 680 tokens, 480 of them completions")
     parser.add_argument("--child", nargs=2, metavar=("FOLDER", "SETTINGS"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -124,7 +123,7 @@ def main() -> None:
             child = [sys.executable, "-m", "tests.benchmarks.trainer_memory", "--child", name, json.dumps(settings)]
             done = subprocess.run(child, check=True, stdout=subprocess.PIPE, text=True)
             rows.append({"variant": variant, **json.loads(done.stdout.splitlines()[-1])})
-    tell({"variants": rows}, bars(rows), lambda: show(rows), as_json=arguments.json)
+    tell({"variants": rows}, bars(rows), as_json=arguments.json)
 
 
 def bars(rows: list[dict[str, Any]]) -> list[Bar]:
@@ -137,13 +136,6 @@ def bars(rows: list[dict[str, Any]]) -> list[Bar]:
         rounding = BF16_ROUNDING if "bf16" in name else FP32_ROUNDING
         made.append(Bar.at_most(f"{name}: change of the gradient's norm, share", change, rounding))
     return made
-
-
-def show(rows: list[dict[str, Any]]) -> None:
-    """Prints a line a variant."""
-    for row in rows:
-        figures = f"{row['peak_mib']:8.1f} MiB   loss {row['loss']:.5f}   gradient norm {row['grad_norm']:.5f}"
-        print(f"{row['variant']:28} {figures}")
 
 
 if __name__ == "__main__":

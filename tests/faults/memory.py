@@ -5,7 +5,6 @@ Each failure must be noticed within 15 s, be retried only if that may help, and 
 memory in its trainer: with another profile, the same command continues with the samples and the batch that it has.
 """
 
-import argparse
 import os
 import signal
 import subprocess
@@ -18,10 +17,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
 from artifacts.errors import DeerstalkerError, TransientError
 from artifacts.manifest import Manifest
 from stages.models.from_scratch import ScratchModel, make_scratch
@@ -31,7 +26,7 @@ from stages.sampling.engine import Engine
 from stages.training.job import TrainJob
 from stages.training.worker_group.group import WorkerGroup
 from stages.training.worker_group.hardware import TrainHardware
-from tests.support.bars import Bar, add_json_option, kept, tell
+from tests.support.bars import Bar, kept, parser_of, tell
 from tests.support.installed import SLOW, TINY
 from tests.support.memory_limits import cgroups, killed_above, refuse_above
 from tests.support.processes import marked
@@ -313,23 +308,9 @@ def _when(reached: Callable[[], bool]) -> Callable[[], float]:
     return lambda: at[0]
 
 
-def show(rows: list[dict[str, Any]], console: Console) -> None:
-    """Prints a line a fault."""
-    table = Table(title="without memory, and hung", title_justify="left")
-    for name in ("fault", "noticed s", "tried again", "says"):
-        table.add_column(name)
-    for row in rows:
-        says = (
-            f"{row['found']}\n{row['remedy'][:200]}" if row["remedy"].startswith(("in the", "reused")) else row["found"]
-        )
-        table.add_row(row["fault"], str(row.get("noticed_s", "")), "yes" if row["tried_again"] else "no", escape(says))
-    console.print(table)
-
-
 def main() -> None:
     """Injects the faults, and prints what became of them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_json_option(parser)
+    parser = parser_of(__doc__)
     options = parser.parse_args()
     if not cgroups():
         print("no memory cgroups here: kills by the kernel are LEFT OUT", file=sys.stderr)
@@ -337,7 +318,7 @@ def main() -> None:
         report, bars = kept(PROMISES, lambda: {"faults": campaign(Path(scratch))})
     timed = [row for row in report.get("faults", ()) if "noticed_s" in row]
     bars += [Bar.at_most(f"{row['fault']}: noticed, s", row["noticed_s"], NOTICED_LIMIT_S) for row in timed]
-    tell(report, bars, lambda: show(report["faults"], Console()), as_json=options.json)
+    tell(report, bars, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ Then a worker group has one process on each host. The ports on which processes o
 run listens on loopback only, the worker group on the network between the hosts.
 """
 
-import argparse
 import os
 import signal
 import subprocess
@@ -22,14 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.store.store import Store
 from artifacts.verification import verify
-from tests.support.bars import add_json_option, kept, tell
+from tests.support.bars import kept, parser_of, tell
 from tests.support.hosts import GATEWAY, Host, hosts, require_hosts
 from tests.support.installed import SLOW, TINY
 from tests.support.prefect_server import prefect_api, prefect_server, without_prefect
@@ -301,39 +296,14 @@ def _flows(home: Path) -> list[int]:
     return [pid for pid, line in marked("PREFECT_HOME", home).items() if "-m prefect." in line and "engine" in line]
 
 
-def show(report: dict[str, Any], console: Console) -> None:
-    """Prints a line a flow run."""
-    table = Table(title="two hosts, one cut off", title_justify="left")
-    names = ("part", "host", "state", "Completed", "Cached", "says")
-    for name in names:
-        table.add_column({"Completed": "executed", "Cached": "found"}.get(name, name))
-    for row in report["parts"]:
-        table.add_row(*(escape(str(row[name])) for name in names))
-    console.print(table)
-    for cut in report["cuts"]:
-        console.print(
-            f"reported {cut['reported_s']} s after the cable was pulled; {cut['kept_shards']} shards of the lost host "
-            f"kept; its flow was gone {cut['gone_s']} s after the other had finished, ended as "
-            f"{cut['told_afterwards']} and left {cut['left_by_the_cut_host']} objects"
-        )
-    listening = Table(title="ports that were listened on", title_justify="left")
-    for name in ("who", "program", "address", "ports"):
-        listening.add_column(name)
-    for row in report["listening"]:
-        listening.add_row(*(escape(str(value)) for value in row.values()))
-    console.print(listening)
-    console.print(f"{report['artifacts']} artifacts")
-
-
 def main() -> None:
     """Cuts a host off, and prints what became of the run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_json_option(parser)
+    parser = parser_of(__doc__)
     options = parser.parse_args()
     require_hosts()
     with tempfile.TemporaryDirectory(prefix="two-hosts-") as scratch:
         report, bars = kept(PROMISES, lambda: campaign(Path(scratch)))
-    tell(report, bars, lambda: show(report, Console()), as_json=options.json)
+    tell(report, bars, as_json=options.json)
 
 
 if __name__ == "__main__":
