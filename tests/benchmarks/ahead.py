@@ -33,7 +33,7 @@ from tests.support.bars import Bar, tell
 from tests.support.hosts import Host, hosts, require_hosts
 from tests.support.prefect_server import without_prefect
 from tests.support.seeded import joined, parse, run_store, seeded_parser
-from tests.support.whole_runs import from_warm_start, train
+from tests.support.whole_runs import figures_of, from_warm_start, train
 
 SEEDS = (821, 822, 823)
 ITERATIONS = 6
@@ -137,11 +137,7 @@ def measure_learning(seed: int, store: str, options: argparse.Namespace) -> dict
         settings = [f"seed={seed}", f"iterations={options.iterations}", f"iterate_ahead={value}", *start]
         settings.append(f"finetune.schedule_iterations={options.iterations}")
         document = train(options.recipe, f"{seed}-{arm}", store, settings, options.profile)
-        rows[arm] = {
-            f"{mode}_{when}": 100 * document["test"][when][mode]["accuracy"]["mean"]
-            for mode in ("sampled", "greedy")
-            for when in ("before", "after")
-        } | {"wall_s": document["wall_s"]}
+        rows[arm] = figures_of(document)
         lags = [item["iterations_behind"] for item in document["iterations"] if item["iteration"]]
         rows[arm]["most_iterations_behind"] = max(lags)
     return rows
@@ -156,9 +152,8 @@ def bars(document: dict[str, Any]) -> list[Bar]:
         both = times["both cores"]["wall_s"] / times["ahead"]["wall_s"]
         found.append(Bar("six iterations: both cores / ahead, times", both, "above 1", both > 1.0))
     if seeds := document.get("seeds"):
-        gains = {
-            arm: [rows[arm]["sampled_after"] - rows[arm]["sampled_before"] for rows in seeds.values()] for arm in ARMS
-        }
+        after, before = "sampled_accuracy_after", "sampled_accuracy_before"
+        gains = {arm: [rows[arm][after] - rows[arm][before] for rows in seeds.values()] for arm in ARMS}
         difference = statistics.mean(gains["ahead"]) - statistics.mean(gains["alone"])
         noise = 2 * GAIN_SPREAD * (2 / len(seeds)) ** 0.5
         found.append(Bar.at_least("sampled gain, ahead minus alone, points", difference, -noise))

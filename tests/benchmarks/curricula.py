@@ -19,7 +19,6 @@ nothing.
 import argparse
 import statistics
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import polars as pl
 
@@ -32,7 +31,7 @@ from stages.sampling.turns import own_lengths
 from stages.statistics.estimates import standard_error
 from tests.support.bars import Bar, tell
 from tests.support.seeded import joined, parse, run_store, seeded_parser
-from tests.support.whole_runs import from_warm_start, train
+from tests.support.whole_runs import figures_of, from_warm_start, train
 
 SEEDS = (811, 812, 813, 814, 815)
 CLAIMS = ("C1", "C2", "C3", "C4")
@@ -68,18 +67,9 @@ class Claim:
         common = [f"seed={self.seed}", f"iterations={self.iterations}"]
         common.append(f"finetune.schedule_iterations={self.iterations}")
         document = train(self.recipe, run, self.store, [*common, *settings, *start], self.profile)
-        return {**figures(document), **signal(run, self.store, self.iterations)}
-
-
-def figures(document: dict[str, Any]) -> Row:
-    """Percentages on the test split before and after, and the mean of the validation curve after each iteration."""
-    row: Row = {"wall_s": document["wall_s"]}
-    for when in ("before", "after"):
-        for mode in ("sampled", "greedy"):
-            for metric in ("accuracy", "exact"):
-                row[f"{mode}_{metric}_{when}"] = 100 * document["test"][when][mode][metric]["mean"]
-    curve = [100 * item["sampled_accuracy"] for item in document["iterations"] if item["iteration"]]
-    return {**row, "area": statistics.mean(curve)}
+        curve = [100 * item["sampled_accuracy"] for item in document["iterations"] if item["iteration"]]
+        area = {"area": statistics.mean(curve)}
+        return {**figures_of(document), **area, **signal(run, self.store, self.iterations)}
 
 
 def signal(run: str, store: str, iterations: int) -> Row:

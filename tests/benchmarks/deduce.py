@@ -27,7 +27,7 @@ from stages.environments.generate import PuzzleConfig, ZebraConfig, generate_nth
 from stages.environments.zebra.config import TIERS as ZEBRA_TIERS
 from tests.support.bars import Bar, tell
 from tests.support.seeded import joined, over_seeds, parse, run_store, seeded_parser
-from tests.support.whole_runs import deerstalker, from_warm_start, train
+from tests.support.whole_runs import deerstalker, figures_of, from_warm_start, train
 
 SEEDS = (701, 702, 703, 704, 705)
 ARMS: dict[str, list[str]] = {
@@ -97,16 +97,13 @@ def transfer(seed: int, options: argparse.Namespace, store: str) -> dict[str, di
 
 def figures(document: dict[str, Any]) -> dict[str, float]:
     """The figures of one run: percentages, statements an answer, and its wall time in seconds if it ran in one go."""
-    row: dict[str, float] = {"promoted": document["promoted"]["iteration"]}
-    if not document["resumed"]:
-        row["wall_s"] = document["wall_s"]
+    row = figures_of(document) | {"promoted": document["promoted"]["iteration"]}
+    if document["resumed"]:
+        del row["wall_s"]
     for when in ("before", "after"):
         for mode in ("sampled", "greedy"):
-            measured = document["test"][when][mode]
-            row[f"{mode}_accuracy_{when}"] = 100 * measured["accuracy"]["mean"]
-            row[f"{mode}_exact_{when}"] = 100 * measured["exact"]["mean"]
             for verdict in ("proved", "contradicted"):
-                row[f"{mode}_{verdict}_{when}"] = measured["deductions"][verdict]
+                row[f"{mode}_{verdict}_{when}"] = document["test"][when][mode]["deductions"][verdict]
         row[f"tokens_{when}"] = document["test"][when]["sampled"]["completion_tokens_mean"]
     return row
 

@@ -23,7 +23,6 @@ printed. A seed of all three takes about an hour on one core, of one question 10
 
 import statistics
 from collections.abc import Callable
-from typing import Any
 
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
@@ -33,7 +32,7 @@ from flows.lookup.history import read_run
 from flows.report.metrics import number, values_of
 from tests.support.bars import Bar, tell
 from tests.support.seeded import joined, parse, run_store, seeded_parser
-from tests.support.whole_runs import from_warm_start, train
+from tests.support.whole_runs import figures_of, from_warm_start, train
 
 SEEDS = (711, 712, 713, 714, 715)
 CORRUPTIONS: dict[str, str | None] = {
@@ -85,8 +84,8 @@ def rejection(seed: int, scale: Scale, store: str, profile: str) -> dict[str, Ro
         "quickstart", f"grpo-{seed}", store,
         [f"seed={seed}", *board, f"iterations={iterations}", *from_warm_start(first, store)], profile,
     )  # fmt: skip
-    before = figures(grpo)
-    rows = {"rejection": figures(texts) | facts_of(first, store), "grpo": figures(grpo)}
+    before = figures_of(grpo)
+    rows = {"rejection": figures_of(texts) | facts_of(first, store), "grpo": figures_of(grpo)}
     # The run of texts measures itself after its texts, so where it began is the other run's beginning.
     rows["rejection"] |= {name: value for name, value in before.items() if name.endswith("_before")}
     return rows
@@ -106,7 +105,7 @@ def structure(seed: int, scale: Scale, store: str, profile: str) -> dict[str, Ro
         ]  # fmt: skip
         settings += [f"distil.texts.corruption={corruption}"] if corruption else []
         run = f"structure-{arm}-{seed}"
-        rows[arm] = figures(train("deduce", run, store, settings, profile)) | facts_of(run, store)
+        rows[arm] = figures_of(train("deduce", run, store, settings, profile)) | facts_of(run, store)
     return rows
 
 
@@ -122,12 +121,14 @@ def teacher(seed: int, scale: Scale, store: str, profile: str) -> dict[str, Row]
     if iterations < 3:
         length += ["finetune.warmup_iterations=0"]
     student = "on_policy_distillation"
-    rows: dict[str, Row] = {"big": figures(taught)}
+    rows: dict[str, Row] = {"big": figures_of(taught)}
     first = f"tokens-{seed}"
-    rows["tokens"] = figures(train(student, first, store, [*board, *length, f"teach.teacher={name}"], profile))
+    rows["tokens"] = figures_of(train(student, first, store, [*board, *length, f"teach.teacher={name}"], profile))
     rows["tokens"] |= divergences(first, store)
     start = from_warm_start(first, store)
-    rows["grpo"] = figures(train(student, f"rewards-{seed}", store, [*board, *length, *start, "teach=null"], profile))
+    rows["grpo"] = figures_of(
+        train(student, f"rewards-{seed}", store, [*board, *length, *start, "teach=null"], profile)
+    )
     return rows
 
 
@@ -136,17 +137,6 @@ PARTS: dict[str, Callable[[int, Scale, str, str], dict[str, Row]]] = {
     "structure": structure,
     "teacher": teacher,
 }
-
-
-def figures(document: dict[str, Any]) -> Row:
-    """Percentages on the test puzzles before and after, and the wall time in seconds."""
-    row: Row = {"wall_s": document["wall_s"]}
-    for when in ("before", "after"):
-        for mode in ("sampled", "greedy"):
-            measured = document["test"][when][mode]
-            row[f"{mode}_accuracy_{when}"] = 100 * measured["accuracy"]["mean"]
-            row[f"{mode}_exact_{when}"] = 100 * measured["exact"]["mean"]
-    return row
 
 
 def facts_of(run: str, store: str) -> Row:

@@ -1,8 +1,8 @@
 """`deerstalker plan` beside the trainer itself on tensors without data: `python -m tests.benchmarks.plan [--json]`.
 
 The real `Trainer.step` runs on fake tensors, with a fake process group of eight, for models of 1.5, 14 and 32 billion
-weights; the plan of the same step on the CPU must agree within 10%. The output also has the plans of recipes on GPUs
-and, with `--saved`, the memory and the traffic of processes that save a model. `--measured 1 2 4` takes real steps with
+weights; the plan of the same step on the CPU must agree within 10%. The output also has the plans of recipes on
+GPUs. `--measured 1 2 4` takes real steps with
 1, 2 and 4 processes on this machine. Their peak memory must also agree within 10%; four processes take 15 GB.
 
 `--only time [--sizes 20M ...]` takes none of these steps. It runs iterations of models of three sizes on this CPU, and
@@ -13,10 +13,7 @@ bytes of bf16, so the bandwidth of that CPU counts half.
 """
 
 import argparse
-import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 import warnings
@@ -224,31 +221,6 @@ def time_iteration(sizes: dict[str, int], gpu: Gpu, token_seconds: float) -> dic
     }
 
 
-def measure_saving(processes: int) -> dict[str, Any]:
-    """Returns what gloo processes take to save a model of 67 million weights in files of 40 MiB.
-
-    Returns:
-        Bytes: by which the first process and the fullest other one grew, that any other one received, of the largest
-        tensor, and of a file with the first process's rows of a tensor.
-    """
-    from tests.support.saving import LARGE, LARGE_FILE
-
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "saved"
-        command = [sys.executable, "-m", "tests.support.saving", out, str(processes), "--large"]
-        subprocess.run(command, env=os.environ | _FREED_AT_ONCE, check=True)
-        first, *others = (json.loads((out / f"rank-{rank}.json").read_text()) for rank in range(processes))
-    largest = 2 * LARGE.vocab_size * LARGE.embed_dim
-    return {
-        "processes": processes,
-        "first": first["grown"],
-        "others": max(other["grown"] for other in others),
-        "received": max(sum(n for name, n in other["bytes"].items() if name != "send") for other in others),
-        "largest": largest,
-        "planned": LARGE_FILE + largest // processes,
-    }
-
-
 def main() -> None:
     """Entry point."""
     parser = parser_of(__doc__)
@@ -256,7 +228,6 @@ def main() -> None:
     parser.add_argument("--only", choices=[*SIMULATED, "none", "time"], help="simulate one model or none; or time")
     parser.add_argument("--sizes", choices=list(TIMED), nargs="+", default=list(TIMED), help="models to time")
     parser.add_argument("--measured", type=int, nargs="*", default=[], help="measure groups of so many processes")
-    parser.add_argument("--saved", type=int, nargs="*", default=[], help="measure how so many processes save a model")
     arguments = parser.parse_args()
     figures, held = time_figures(arguments) if arguments.only == "time" else memory_figures(arguments)
     tell(figures, held, as_json=arguments.json)
@@ -274,8 +245,7 @@ def time_figures(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Ba
 
 
 def memory_figures(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Bar]]:
-    """Simulates steps, measures groups and saving, and plans; returns figures and bars."""
-    saved = [measure_saving(processes) for processes in arguments.saved]
+    """Simulates steps, measures groups, and plans; returns figures and bars."""
     measured = [measure(processes) for processes in arguments.measured]
     steps: dict[str, dict[str, Any]] = {}
     for name, master in SIMULATED.items():
@@ -287,25 +257,9 @@ def memory_figures(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[
     for name, (recipe, gpus, nodes) in PLANNED.items():
         loaded = load_recipe(recipe)
         plans[name] = document(make_plan(loaded, load_profile("cuda"), cluster(gpus, nodes)), 2.5)["fitting"]
-    figures = {"steps": steps, "measured": measured, "saved": saved, "plans": plans}
-    held = [*bars(steps, measured), *bars_of_saving(saved), *bars_of_rows(plans)]
+    figures = {"steps": steps, "measured": measured, "plans": plans}
+    held = [*bars(steps, measured), *bars_of_rows(plans)]
     return figures, held
-
-
-def bars_of_saving(saved: list[dict[str, Any]]) -> list[Bar]:
-    """Whether the first process alone receives weights, and none holds more than it must."""
-    return [
-        bar
-        for group in saved
-        for bar in (
-            Bar.at_most(f"{group['processes']} processes save: bytes that others than the first receive",
-                        group["received"], 0),
-            Bar.at_most(f"{group['processes']} processes save: memory of another one, of the largest tensor",
-                        group["others"] / group["largest"], 1),
-            Bar.at_most(f"{group['processes']} processes save: memory of the first one, of the plan",
-                        group["first"] / group["planned"], 1 + AGREEMENT),
-        )
-    ]  # fmt: skip
 
 
 def bars_of_rows(plans: dict[str, Any]) -> list[Bar]:

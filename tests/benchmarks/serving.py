@@ -1,28 +1,20 @@
 """What a sampled token costs besides its model: `python -m tests.benchmarks.serving [--json]`, 3 minutes on two cores.
 
-**Tokens**: CPU time of each process, in microseconds a token, with 1,024 completions in flight (64 prompts x 16
+CPU time of each process, in microseconds a token, with 1,024 completions in flight (64 prompts x 16
 samples) of 8, 64 and 256 tokens. `core` is vLLM's engine core with the model, `server` the process before it, `flow`
 the process that runs the stage `sample` and stores its shards. Beside it, on the same engine arguments,
 `vllm.LLM.generate` (`llm`) and `vllm.AsyncLLM.generate` (`async`), where `server` is the process that calls it. Two
 models: that of `quickstart`, of 0.68 million weights, and none: an executor that makes tokens up
 (`tests/support/made_up_tokens.py`), so that `core` is the scheduler alone. Times are those of the processes, so that
 other work on the machine changes them little.
-
-**Paired**: the stage `sample` of `quickstart` and of `deduce`, as the recipes and the profile `cpu` have it, beside the
-same stage of an older commit (`--before`), whose checkout the benchmark makes. Both run in one session, in turns; the
-ratio is that of the medians of tokens a second.
 """
 
 import argparse
 import json
 import os
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from tests.benchmarks.sampling_sides import WARM_UP, Bench, Case, RawSide, Side, StageSide
@@ -35,9 +27,7 @@ PROMPTS, SAMPLES = 64, 16
 CALLS = {8: 6, 64: 2, 256: 1}
 """Calls that are measured, by tokens of a completion."""
 PROFILE = ["engine.max_num_seqs=1024", "engine.kv_cache_gib=1.5"]
-BEFORE = "12c72f1"
-TURNS = {"quickstart": 5, "deduce": 2}
-COST_BAR, PAIRED_BAR = 8.0, 1.3
+COST_BAR = 8.0
 
 
 def cpu_s(process: int) -> float:
@@ -112,95 +102,22 @@ class Cost:
         return {**costs, "tokens_per_s": self.tokens / self.seconds}
 
 
-@contextmanager
-def checkout(commit: str) -> Iterator[Path]:
-    """Yields the folder of a commit's files, a worktree that goes afterwards."""
-    with tempfile.TemporaryDirectory(prefix="checkout-") as folder:
-        path = Path(folder) / "tree"
-        git = ["git", "-C", str(HERE), "worktree"]
-        subprocess.run([*git, "add", "--detach", "--quiet", str(path), commit], check=True)
-        try:
-            yield path
-        finally:
-            subprocess.run([*git, "remove", "--force", str(path)], check=True)
-
-
-class Stage:
-    """The stage of one checkout in a child process (`sampling_stage.py`)."""
-
-    def __init__(self, tree: Path, recipe: str, turns: int) -> None:
-        command = [sys.executable, "-W", "ignore", "-P", str(HERE / "tests" / "benchmarks" / "sampling_stage.py")]
-        environment = os.environ | {"PYTHONPATH": str(tree)}
-        self.child = subprocess.Popen(
-            [*command, recipe, str(turns)], cwd=tree, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True,
-        )  # fmt: skip
-
-    def answer(self) -> dict[str, float]:
-        """The next line of the child."""
-        line = self.child.stdout.readline()
-        if not line:
-            sys.exit(f"the stage ended with status {self.child.wait()}; its messages stand above")
-        return json.loads(line)
-
-    def run(self, turn: int) -> float:
-        """Tokens a second of one turn."""
-        print(turn, file=self.child.stdin, flush=True)
-        answer = self.answer()
-        return answer["tokens"] / answer["seconds"]
-
-    def end(self) -> None:
-        """Waits for the child's end."""
-        self.child.stdin.close()
-        self.child.wait()
-
-
-def paired_part(options: argparse.Namespace) -> dict[str, Any]:
-    """Tokens a second of both checkouts, by recipe."""
-    figures: dict[str, Any] = {}
-    with checkout(options.before) as tree:
-        for recipe, turns in TURNS.items():
-            sides = {"before": Stage(tree, recipe, turns), "now": Stage(HERE, recipe, turns)}
-            try:
-                for side in sides.values():
-                    side.answer()
-                speeds: dict[str, list[float]] = {name: [] for name in sides}
-                for turn in range(turns):
-                    for name, side in sides.items():
-                        speeds[name].append(side.run(turn))
-                        progress(f"{recipe} {name}: {speeds[name][-1]:.0f} tokens/s")
-            finally:
-                for side in sides.values():
-                    side.end()
-            ratio = median(speeds["now"]) / median(speeds["before"])
-            figures[recipe] = {"tokens_per_s": speeds, "now_over_before": ratio}
-    return figures
-
-
-def bars(tokens: dict[str, Any], paired: dict[str, Any]) -> list[Bar]:
+def bars(tokens: dict[str, Any]) -> list[Bar]:
     """What was aimed for, and what was reached."""
     rows: list[Bar] = []
     for model, lengths in tokens.items():
         stage = lengths[max(CALLS)]["stage"]
         what = f"{model}: server and flow, {max(CALLS)} tokens a completion, microseconds a token"
         rows.append(Bar.at_most(what, stage["server"] + stage["flow"], COST_BAR))
-    for recipe, row in paired.items():
-        rows.append(Bar.at_least(f"{recipe}: stage `sample` over {BEFORE}", row["now_over_before"], PAIRED_BAR))
     return rows
 
 
 def main() -> None:
     parser = parser_of(__doc__)
-    parser.add_argument("--only", choices=("tokens", "paired"), help="one part")
     parser.add_argument("--raw", nargs="*", default=["llm", "async"], choices=("llm", "async"), help="sides beside it")
-    parser.add_argument("--before", default=BEFORE, metavar="COMMIT", help="the older commit of the part `paired`")
     options = parser.parse_args()
-    document: dict[str, Any] = {
-        "tokens": tokens_part(options) if options.only != "paired" else {},
-        "paired": paired_part(options) if options.only != "tokens" else {},
-    }
-    rows = bars(document["tokens"], document["paired"])
-    tell(document, rows, as_json=options.json)
+    tokens = tokens_part(options)
+    tell({"tokens": tokens}, bars(tokens), as_json=options.json)
 
 
 if __name__ == "__main__":

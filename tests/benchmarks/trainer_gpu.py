@@ -38,8 +38,8 @@ from stages.training.model import policy as model
 from stages.training.model.placement import compute_dtype, place_policy
 from stages.training.trainable import EVERYTHING
 from stages.training.worker_group.hardware import TrainHardware
-from tests.benchmarks.trainer_memory import peak_bytes, start_of_peak
 from tests.support.bars import Bar, parser_of, progress, tell
+from tests.support.processes import own_memory
 from tests.support.trainer_work import (
     Bench,
     TimedWeights,
@@ -155,6 +155,22 @@ def fits(shape: DecoderShape, device: torch.device) -> bool:
         policy = model.Policy(shape, activation_checkpointing=False, chunk_tokens=1)
     parameters = sum(p.numel() for p in policy.parameters())
     return BYTES_A_PARAMETER * parameters + OTHER_BYTES < torch.cuda.mem_get_info(device)[0]
+
+
+def start_of_peak(device: torch.device) -> int:
+    """Forgets the peak so far; bytes held now."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.memory_allocated()
+    Path("/proc/self/clear_refs").write_text("5")
+    return peak_bytes(device)
+
+
+def peak_bytes(device: torch.device) -> int:
+    """The most bytes held since then."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated()
+    return own_memory("VmHWM")
 
 
 def measure(name: str, mask: str, compiled: bool, folder: Path, options: argparse.Namespace) -> dict[str, Any]:

@@ -49,6 +49,22 @@ def train(
     return {**document, "wall_s": time.perf_counter() - started, "resumed": resumed}
 
 
+def figures_of(document: dict[str, Any]) -> dict[str, float]:
+    """Returns percentages on the test puzzles before and after a run, and its wall time in seconds.
+
+    A name is `MODE_METRIC_WHEN`, such as `greedy_exact_after`.
+
+    Args:
+        document: What `train` returned.
+    """
+    return {
+        f"{mode}_{metric}_{when}": 100 * document["test"][when][mode][metric]["mean"]
+        for mode in ("sampled", "greedy")
+        for metric in ("accuracy", "exact")
+        for when in ("before", "after")
+    } | {"wall_s": document["wall_s"]}
+
+
 def from_warm_start(run: str, store: str) -> list[str]:
     """Returns the settings by which another run begins with the warm-started model of a run."""
     opened = Store.open(store, writable=False)

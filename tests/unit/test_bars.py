@@ -26,7 +26,7 @@ def test_the_commands_are_those_that_are_meant() -> None:
     others = {path.stem for folder in ("benchmarks", "faults") for path in (TESTS / folder).glob("*.py")}
     others -= {path.stem for path in COMMANDS}
     assert others == {
-        "__init__", "sampling_raw", "sampling_sides", "sampling_stage", "trainer_naive", "trainer_profile", "trl_step",
+        "__init__", "sampling_raw", "sampling_sides", "trl_step"
     }  # fmt: skip
 
 
