@@ -40,14 +40,7 @@ from stages.training.trainable import EVERYTHING
 from stages.training.worker_group.hardware import TrainHardware
 from tests.support.bars import Bar, parser_of, progress, tell
 from tests.support.processes import own_memory
-from tests.support.trainer_work import (
-    Bench,
-    TimedWeights,
-    draw_groups,
-    matmul_peak,
-    needed_flops,
-    save_batch,
-)
+from tests.support.trainer_work import Bench, TimedWeights, draw_groups, matmul_peak, needed_flops, save_batch
 
 SAME_GRADIENT = 0.01
 """Relative difference of two gradients' norms up to which they count as the same; without the prompts it is 0.027."""

@@ -19,15 +19,7 @@ from artifacts.identity import Identity
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Grades, Puzzles, Ref, Rollouts
-from artifacts.schemas import (
-    GRADES,
-    GRADES_FILE,
-    PUZZLES,
-    ROLLOUTS,
-    TOKEN_ADVANTAGES,
-    TOKEN_ADVANTAGES_FILE,
-    as_table,
-)
+from artifacts.schemas import GRADES, GRADES_FILE, PUZZLES, ROLLOUTS, TOKEN_ADVANTAGES, TOKEN_ADVANTAGES_FILE, as_table
 from artifacts.store.store import Store
 from flows.cli.app import run_command
 from flows.config.recipes import load_recipe
@@ -161,10 +153,7 @@ def test_a_score_that_differs_the_second_time_is_refused(folder: Path, tmp_path:
             "wild.py:Growing",
             r"Growing\.items, item \d+: 'prompt' is (nothing|'p\d+') and then (nothing|'p\d+') for items",
         ),
-        (
-            "wild.py:Half",
-            r"wild\.py:Half: cannot be loaded \(TypeError: Half has no method items; write def items\(",
-        ),
+        ("wild.py:Half", r"wild\.py:Half: cannot be loaded \(TypeError: Half has no method items; write def items\("),
         ("wild.py:Renamed", r"Renamed\.items\(n, seed\): .*'n'; write def items\(self, count, seed\)\); expected an"),
         ("wild.py:Misgraded", r"Misgraded\.grade\(text, item\): .*'text'; write def grade\(self, completion, item\)"),
         ("wild.py:Wlid", r"AttributeError: wild\.py has no Wlid, did you mean 'Wild'"),
