@@ -32,6 +32,7 @@ from flows.lookup.stages import STAGES
 from tests.support.bars import Bar, tell
 from tests.support.hosts import Host, hosts, require_hosts
 from tests.support.prefect_server import without_prefect
+from tests.support.processes import DEERSTALKER
 from tests.support.seeded import joined, parse, run_store, seeded_parser
 from tests.support.whole_runs import figures_of, from_warm_start, train
 
@@ -63,7 +64,7 @@ class Site:
         """Starts a command on a host that computes on some cores."""
         own = self.folder / f"{run}-{role}"
         own.mkdir()
-        words = ["taskset", "-c", cores, str(Path(sys.executable).with_name("deerstalker")), "train", "--json"]
+        words = ["taskset", "-c", cores, DEERSTALKER, "train", "--json"]
         words += ["--recipe", self.recipe, "--run", run, "--store", self.store, "--role", role]
         words += [word for setting in settings for word in ("--set", setting)]
         environment = {**without_prefect(), "PREFECT_HOME": str(own), "TMPDIR": str(own)}

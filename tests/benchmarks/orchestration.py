@@ -24,7 +24,6 @@ import signal
 import sqlite3
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -36,6 +35,7 @@ from artifacts.store.store import Store
 from flows.lookup.history import RunRecord, read_run
 from tests.support.bars import Bar, parser_of, tell
 from tests.support.installed import SLOW, TINY, Installation
+from tests.support.processes import DEERSTALKER
 
 OVERHEAD_BAR, CACHED_BAR_S, CANCEL_BAR_S, KILL_BAR_S = 0.05, 1.0, 5.0, 10.0
 LONG = ["puzzles.train=512", "sample.puzzles_per_iteration=512", "finetune.epochs=2000"]
@@ -44,7 +44,7 @@ PHASES = ("sample", "finetune")
 
 def train(recipe: str, iterations: int, store: Path) -> float:
     """Runs the recipe to the end, as a user would; returns the command's seconds."""
-    command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--json", "--recipe", recipe]
+    command = [DEERSTALKER, "train", "--json", "--recipe", recipe]
     command += ["--run", "measured", "--store", str(store), "--set", f"iterations={iterations}"]
     started = time.perf_counter()
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)

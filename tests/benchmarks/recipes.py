@@ -6,7 +6,6 @@ sampled, graded and learned from, not the recipe's merit.
 """
 
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -17,12 +16,13 @@ from flows.config.recipes import load_recipe, recipe_names
 from flows.lookup.history import read_run
 from flows.report.metrics import mean_known
 from tests.support.bars import Bar, parser_of, progress, tell
+from tests.support.processes import DEERSTALKER
 from tests.support.scaled_recipes import in_order, scaled_settings, write_sums
 
 
 def run(name: str, store: str, profile: str) -> dict[str, Any]:
     """One scaled run; where it failed, its last words in place of figures."""
-    command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--json", "--recipe", name, "--run", name]
+    command = [DEERSTALKER, "train", "--json", "--recipe", name, "--run", name]
     command += ["--store", store, "--profile", profile]
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:

@@ -52,7 +52,7 @@ def processes_of(side: Side) -> dict[str, int]:
 
 def tokens_part(options: argparse.Namespace) -> dict[str, Any]:
     """The costs, by model, length and side."""
-    case = Case("serving", "quickstart", PROMPTS, SAMPLES, max(CALLS), None, sum(CALLS.values()))
+    case = Case("serving", "quickstart", PROMPTS, SAMPLES, max(CALLS), None, 2 * sum(CALLS.values()))
     figures: dict[str, Any] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="serving-")))

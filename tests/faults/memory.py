@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from artifacts.errors import DeerstalkerError, TransientError
-from artifacts.manifest import Manifest
+from artifacts.store.store import Store
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.sampling.client import Prompt
 from stages.sampling.config import EngineHardware, SamplingConfig
@@ -29,7 +29,8 @@ from stages.training.worker_group.hardware import TrainHardware
 from tests.support.bars import Bar, kept, parser_of, tell
 from tests.support.installed import SLOW, TINY
 from tests.support.memory_limits import cgroups, killed_above, refuse_above
-from tests.support.processes import marked
+from tests.support.processes import DEERSTALKER, in_session, marked
+from tests.support.stored import attempts_of
 
 MARK = "DEERSTALKER_MEMORY"
 NOTICED_LIMIT_S = 15.0
@@ -198,11 +199,11 @@ def changed_profile(folder: Path) -> dict[str, Any]:
         last = failed.stderr.strip().splitlines()[-1]
         assert failed.returncode == 1, failed.stderr[-3000:]
         assert "out of memory" in last and "lower trainer.micro_batch_tokens" in last, failed.stderr[-3000:]
-        before = _attempts(folder)
+        before = attempts_of(Store.open(str(folder / "store")))
         assert set(REUSED) <= {Path(key).name for key in before if "/0001/" in key}
     finished = _train(folder, micro_batch_tokens=1024)
     assert finished.returncode == 0, finished.stderr[-3000:]
-    after = _attempts(folder)
+    after = attempts_of(Store.open(str(folder / "store")))
     assert {key: after[key] for key in before} == before, "something was made again"
     made = sorted(Path(key).name for key in after.keys() - before.keys() if "/0001/" in key)
     return {
@@ -247,7 +248,7 @@ RUN_ROOM_MIB = 96
 
 def _train(folder: Path, micro_batch_tokens: int) -> subprocess.CompletedProcess[str]:
     command = [
-        str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(TINY),
+        DEERSTALKER, "train", "--recipe", str(TINY),
         "--profile", str(SLOW), "--store", str(folder / "store"), "--json", "--set", "iterations=1",
         "--set", "warm_start.puzzles_per_step=1", "--set", "sample.puzzles_per_iteration=48",
         "--set", "sample.sampling.max_tokens=128", "--set", "pack.row_tokens=1024", "--set", "pack.updates=1",
@@ -257,16 +258,8 @@ def _train(folder: Path, micro_batch_tokens: int) -> subprocess.CompletedProcess
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=RUN_LIMIT_S, check=False)
 
 
-def _attempts(folder: Path) -> dict[str, str]:
-    store = folder / "store"
-    return {
-        str(path.parent.relative_to(store)): Manifest.from_bytes(path.read_bytes(), str(path)).attempt
-        for path in store.rglob("manifest.json")
-    }
-
-
 def _core(engine: Engine) -> int:
-    return next(pid for pid, line in _session(engine.process_id) if "EngineCore" in line)
+    return next(pid for pid, line in in_session(engine.process_id).items() if "EngineCore" in line)
 
 
 def _ranks(group: WorkerGroup) -> list[int]:
@@ -274,13 +267,6 @@ def _ranks(group: WorkerGroup) -> list[int]:
     assert group.queue_folder is not None
     files = sorted(group.queue_folder.glob("pid-*"))
     return [int(path.read_text().split(" ")[1]) for path in files]
-
-
-def _session(leader: int) -> Iterator[tuple[int, str]]:
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if int((entry / "stat").read_text().rpartition(")")[2].split()[3]) == leader:
-                yield int(entry.name), (entry / "cmdline").read_text()
 
 
 def _prompts(count: int) -> list[Prompt]:

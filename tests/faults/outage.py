@@ -7,7 +7,6 @@ trained or published twice, and every file matches its checksum.
 
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,7 +19,9 @@ from artifacts.store.store import Store
 from artifacts.verification import verify
 from tests.support.bars import kept, parser_of, tell
 from tests.support.installed import SLOW, TINY
+from tests.support.processes import DEERSTALKER
 from tests.support.servers import S3Server, free_port, start_rclone
+from tests.support.stored import attempts_of
 from tests.support.waiting import wait_until
 
 BUCKET = "outage"
@@ -52,7 +53,7 @@ class Outage:
     def start(self) -> subprocess.Popen[str]:
         """Starts the command as a user would."""
         command = [
-            str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(TINY),
+            DEERSTALKER, "train", "--recipe", str(TINY),
             "--profile", str(SLOW), "--store", f"s3://{BUCKET}", "--set", "iterations=1", "--json",
         ]  # fmt: skip
         environment = os.environ | self.server.environment() | {"PREFECT_HOME": str(self.folder / "prefect")}
@@ -70,11 +71,7 @@ class Outage:
 
     def attempts(self) -> dict[str, str]:
         """Attempt of every artifact, by key."""
-        root = self.folder / "served" / BUCKET
-        return {
-            str(path.parent.relative_to(root)): Manifest.from_bytes(path.read_bytes(), str(path)).attempt
-            for path in root.rglob("manifest.json")
-        }
+        return attempts_of(Store.open(str(self.folder / "served" / BUCKET), writable=False))
 
     def kill_when(self, reached: Callable[[], bool], process: subprocess.Popen[str]) -> None:
         """Kills the server at the first moment at which something is reached."""

@@ -5,12 +5,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.store.store import Store
+from tests.support.processes import DEERSTALKER
 from tests.support.scaled_recipes import as_toml
 
 
@@ -19,7 +19,7 @@ def deerstalker(*arguments: str) -> dict[str, Any]:
 
     Exits the benchmark if the command fails; its messages stand on stderr.
     """
-    command = [str(Path(sys.executable).with_name("deerstalker")), *arguments, "--json"]
+    command = [DEERSTALKER, *arguments, "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(command)} ended with status {done.returncode}; its messages stand above")

@@ -29,6 +29,7 @@ from flows.lookup.history import read_run
 from flows.report.summary import solve_command
 from stages.environments.generate import TIERS, generate
 from stages.environments.temporal_clue.language.text import write_prompt
+from tests.support.processes import DEERSTALKER
 from tests.support.puzzle_cases import TWO_ROOMS
 
 GOOD = {
@@ -372,7 +373,7 @@ def test_any_completion_is_looked_through(tmp_path: Path, text: str, capsys: pyt
 
 def test_results_that_have_no_room_end_in_one_line() -> None:
     with Path("/dev/full").open("w") as full:
-        command = [str(Path(sys.executable).with_name("deerstalker")), "recipes"]
+        command = [DEERSTALKER, "recipes"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("error: the disk to which this command writes: no space left; expected room")
