@@ -35,13 +35,13 @@ from stages.sampling.config import EngineHardware
 from stages.sampling.endpoint import Endpoint
 from stages.sampling.engine import Engine
 from tests.support.api_side import KEY_VARIABLE, ask, context, publish, question, write_models
+from tests.support.engines import TEXTS
 from tests.support.fault_proxy import API_FAULTS, FaultProxy, at_random, fault_proxy
 from tests.support.installed import ONE_ENGINE, Installation
 from tests.support.json_page import check_documented
 from tests.support.secrets import holders_of
 from tests.support.serving import serving
 
-TEXTS = ["Who was it? The cook, in the hall, with the rope, at nine.", "A: cook\nB: hall\nC: rope\nD: nine"]
 GREEDY = {"temperature": 0.0, "max_tokens": 6}
 PRICE = {"input": 1.0, "output": 10.0, "source": "this test", "date": time.strftime("%Y-%m-%d")}
 COMPLETIONS = "/v1/chat/completions"
