@@ -99,13 +99,8 @@ class Seed:
 
     def _pretrained(self, used: int) -> list[str]:
         """Returns the settings of a value model that learned from the last `used` iterations of the stored run."""
-        chosen = {
-            "run": f"stored-{self._number}",
-            "first": STORED - used + 1,
-            "last": STORED,
-            "epochs": 4,
-            "updates": 8 * used,
-        }
+        last = {"first": STORED - used + 1, "last": STORED, "epochs": 4, "updates": 8 * used}
+        chosen = {"run": f"stored-{self._number}", **last}
         return value_settings(self._options.value_rate, self._updates, pretrain=chosen)
 
     def v1(self) -> dict[str, dict[str, float]]:

@@ -219,9 +219,7 @@ def test_an_address_is_checked_before_anything_is_bought(place: Place, monkeypat
     with pytest.raises(BadInputError, match="HTTP 404"):
         ask(place.ctx, place.model(base_url=f"{place.proxy.url}/elsewhere"), place.puzzles)
     monkeypatch.setenv("WRONG_KEY", "sk-wrong-0123456789")
-    with pytest.raises(
-        BadInputError, match="HTTP 401: it refuses the key of the environment variable WRONG_KEY"
-    ) as told:
+    with pytest.raises(BadInputError, match=r"HTTP 401: it refuses the key of .* WRONG_KEY") as told:
         asyncio.run(checked(api_key_env="WRONG_KEY"))
     assert "sk-wrong" not in str(told.value)
     assert place.ids() == []

@@ -120,9 +120,7 @@ def test_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
         lambda: store.create_bytes("new", bytes(2 << 20)),
         lambda: store.upload(tmp_path / "large", "new"),
     ):
-        with pytest.raises(
-            DiskFullError, match=r"/store: no space left, 1\.\d MiB are free; expected room for 2\.0 MiB of"
-        ):
+        with pytest.raises(DiskFullError, match=r"/store: no space left, 1\.\d MiB are free; expected room for 2\.0"):
             operation()
     assert store.list() == ["kept"]
     assert store.read_bytes("kept") == b"old"

@@ -60,10 +60,7 @@ def tell(installation: Installation) -> dict[str, Any]:
     os.kill(flow, signal.SIGKILL)
     told["kill_s"] = installation.wait(lambda: not left(), 60)
     installation.wait_for(run, "Crashed")
-    told["killed_at"], told["left_open"] = (
-        attempts(installation),
-        installation.open_tasks(run),
-    )
+    told["killed_at"], told["left_open"] = (attempts(installation), installation.open_tasks(run))
 
     profile = ONE_ENGINE.read_text().replace("threads = 1", "threads = 1\nmicro_batch_tokens = 512")
     (installation.folder / "profile.toml").write_text(profile)

@@ -47,13 +47,7 @@ from stages.warm_start import WarmStartConfig, taught_groups
 from tests.support.taught import taught_texts
 
 ROWS: list[dict[str, Any]] = [
-    {
-        "question": f"How many are {i} and {i}?",
-        "answer": 2 * i,
-        "name": f"q{i}",
-        "part": SPLITS[i % 3],
-        "note": "x" * 99,
-    }
+    {"question": f"How many are {i} and {i}?", "answer": 2 * i, "name": f"q{i}", "part": SPLITS[i % 3], "note": "x"}
     for i in range(30)
 ]
 
@@ -261,11 +255,7 @@ RECIPE: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("section", "settings", "message"),
     [
-        (
-            "grade",
-            {"reward": {"format_weight": 0.1}},
-            "format_weight: .* cannot check the format of an answer; set it to 0",
-        ),
+        ("grade", {"reward": {"format_weight": 0.1}}, "format_weight: .* cannot check the format of an answer; set it"),
         ("grade", {"reward": {"deductions_weight": 0.1}}, "deductions_weight: .* cannot solve a question"),
         ("grade", {"advantage": {"level": "process"}}, "level = 'process': .* cannot solve .* set it to 'outcome'"),
         ("grade", {"grader": "published"}, "grade.grader is 'published', but .* graded by number: leave it out"),
