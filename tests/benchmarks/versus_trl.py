@@ -239,7 +239,7 @@ def limits_s(ours: Ours, machine: dict[str, Any]) -> dict[str, float]:
     groups = [draw_groups(1, length, size.samples, size.tokens, shape.vocab_size)[0] for length in lengths]
     drawn = [Sampled(group.prompt, [size.tokens] * size.samples) for group in groups]
     phases = (
-        prefill_work(shape, drawn, set(), 1, number_bytes),
+        prefill_work(shape, drawn, number_bytes),
         decode_work(shape, drawn, hardware.engine.max_num_seqs, number_bytes),
     )
     products, memory = machine["matmul_gflops"], machine["memory_gb_per_s"] * 1e9
