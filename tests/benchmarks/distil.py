@@ -21,8 +21,8 @@ In each selection, kept and rejected texts add up to those sampled (D4).
 printed. A seed of all three takes about an hour on one core, of one question 10 to 30 minutes.
 """
 
-import statistics
 from collections.abc import Callable
+from statistics import mean
 
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
@@ -167,14 +167,10 @@ def bars(parts: dict[str, dict[str, dict[str, Row]]]) -> list[Bar]:
         own, grpo = gains(rows, "rejection"), gains(rows, "grpo")
         found += [
             Bar.at_least("rejection: gain of greedy accuracy, least of the seeds, points", min(own), 0.01),
-            Bar.at_least(
-                "rejection: GRPO's gain less that of texts, mean, points",
-                statistics.mean(grpo) - statistics.mean(own),
-                0.01,
-            ),
+            Bar.at_least("rejection: GRPO's gain less that of texts, mean, points", mean(grpo) - mean(own), 0.01),
         ]
     if rows := parts.get("structure"):
-        exact = {arm: statistics.mean(arms[arm]["greedy_exact_after"] for arms in rows.values()) for arm in CORRUPTIONS}
+        exact = {arm: mean(arms[arm]["greedy_exact_after"] for arms in rows.values()) for arm in CORRUPTIONS}
         found += [  # not 0: a model that learns nothing from any texts would reach it
             Bar.at_least(f"structure: all right, clean less {arm}, mean, points", exact["clean"] - exact[arm], 0.01)
             for arm in CORRUPTIONS
@@ -185,12 +181,8 @@ def bars(parts: dict[str, dict[str, dict[str, Row]]]) -> list[Bar]:
         fell = [1 - arms["tokens"]["teacher_kl_last"] / arms["tokens"]["teacher_kl_first"] for arms in rows.values()]
         found += [
             Bar.at_least("teacher: gain of greedy accuracy, least of the seeds, points", min(tokens), 0.01),
-            Bar.at_least(
-                "teacher: gain by tokens less that by rewards, mean, points",
-                statistics.mean(tokens) - statistics.mean(grpo),
-                0.0,
-            ),
-            Bar.at_least("teacher: share of the divergence that went, mean", statistics.mean(fell), 0.5),
+            Bar.at_least("teacher: gain by tokens less that by rewards, mean, points", mean(tokens) - mean(grpo), 0.0),
+            Bar.at_least("teacher: share of the divergence that went, mean", mean(fell), 0.5),
         ]
     counted = [row for rows in parts.values() for arms in rows.values() for row in arms.values()]
     lost = sum(

@@ -49,12 +49,8 @@ class Part:
 def trainer(shape: str, repeats: int) -> Part:
     """A shape, eager and compiled, under the mask that runs have."""
     words = ("--mask", "tree", "--compile", "both", "--repeats")
-    return Part(
-        "trainer_gpu",
-        150,
-        ("--shape", shape, *words, str(repeats)),
-        ("--shape", "tiny", *words, "1", "--device", "cpu"),
-    )
+    tiny = ("--shape", "tiny", *words, "1", "--device", "cpu")
+    return Part("trainer_gpu", 150, ("--shape", shape, *words, str(repeats)), tiny)
 
 
 PARTS = {

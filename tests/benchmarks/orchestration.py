@@ -146,15 +146,12 @@ def measured(recipe: str, iterations: int, folder: Path) -> dict[str, Any]:
     return {**measurement, "load": os.getloadavg()[0]}
 
 
-def bars(measurement: dict[str, Any]) -> list[Bar]:
+def bars(figures: dict[str, Any]) -> list[Bar]:
     """What was promised, and what was measured."""
     return [
-        Bar.at_most("overhead of an iteration, share", measurement["overhead_share"], OVERHEAD_BAR),
-        Bar.at_most("slowest cached stage, s", measurement["reentry"]["worst_s"], CACHED_BAR_S),
-        *(
-            Bar.at_most(f"{end['what']} in {end['phase']}, s", end["gone_s"], end["bar_s"])
-            for end in measurement["ends"]
-        ),
+        Bar.at_most("overhead of an iteration, share", figures["overhead_share"], OVERHEAD_BAR),
+        Bar.at_most("slowest cached stage, s", figures["reentry"]["worst_s"], CACHED_BAR_S),
+        *(Bar.at_most(f"{one['what']} in {one['phase']}, s", one["gone_s"], one["bar_s"]) for one in figures["ends"]),
     ]
 
 

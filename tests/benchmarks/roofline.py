@@ -35,13 +35,8 @@ def measure(name: str, folder: Path) -> dict[str, Any]:
         "layers, fused": fused, "head, compiled": compiled, "both, fused": fused.plus(compiled),
     }  # fmt: skip
     rows = {part: asdict(work) | {"of_measured": work.seconds / measured} for part, work in parts.items()}
-    return {
-        "shape": name,
-        "tokens": row.tokens,
-        "recomputed": sizes.checkpointing,
-        "measured_s": measured,
-        "parts": rows,
-    }
+    facts = {"shape": name, "tokens": row.tokens, "recomputed": sizes.checkpointing, "measured_s": measured}
+    return {**facts, "parts": rows}
 
 
 def main() -> None:

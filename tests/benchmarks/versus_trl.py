@@ -238,10 +238,8 @@ def limits_s(ours: Ours, machine: dict[str, Any]) -> dict[str, float]:
     lengths = warm["prompt_tokens"][:: size.samples]
     groups = [draw_groups(1, length, size.samples, size.tokens, shape.vocab_size)[0] for length in lengths]
     drawn = [Sampled(group.prompt, [size.tokens] * size.samples) for group in groups]
-    phases = (
-        prefill_work(shape, drawn, number_bytes),
-        decode_work(shape, drawn, hardware.engine.max_num_seqs, number_bytes),
-    )
+    batch = hardware.engine.max_num_seqs
+    phases = (prefill_work(shape, drawn, number_bytes), decode_work(shape, drawn, batch, number_bytes))
     products, memory = machine["matmul_gflops"], machine["memory_gb_per_s"] * 1e9
     generation = sum(max(work.flops / (products[sampled] * 1e9), work.bytes / memory) for work in phases)
     training = needed_flops(shape, groups) / (products[trained] * 1e9)

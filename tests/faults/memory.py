@@ -223,12 +223,8 @@ def _trainers_limited(folder: Path) -> Iterator[None]:
         while not over.wait(0.01):
             for pid, line in marked(MARK, folder).items():
                 queue = line.partition("stages.training.worker_group.worker --queue=")[2].strip()
-                if (
-                    pid not in limited
-                    and queue
-                    and "torch.distributed" not in line
-                    and (Path(queue) / "heartbeat-0").exists()
-                ):
+                own = pid not in limited and "torch.distributed" not in line
+                if own and queue and (Path(queue) / "heartbeat-0").exists():
                     with suppress(ProcessLookupError, FileNotFoundError):
                         refuse_above(RUN_ROOM_MIB, pid)
                         limited.add(pid)

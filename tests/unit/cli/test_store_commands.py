@@ -262,18 +262,7 @@ def test_prune_is_a_dry_run_unless_told_otherwise(
 ) -> None:
     store, _ = linked
     before = store.list()
-    command = [
-        "prune",
-        "linked",
-        "--parts",
-        ",".join(ALL),
-        "--keep-last",
-        "1",
-        "--keep-every",
-        "0",
-        "--store",
-        store.url,
-    ]
+    command = ["prune", "linked", "--parts", ",".join(ALL), "--keep-last=1", "--keep-every=0", "--store", store.url]
     assert run_command(command) == 0
     assert "would be removed" in capsys.readouterr().out
     assert store.list() == before

@@ -23,16 +23,7 @@ from flows.config.settings import validate
 from flows.inputs.puzzle_sets import made_from_a_lost_file
 from flows.report.html.puzzle_report import LengthMeasure, describe, report_files
 from stages.context import Profile, StageContext
-from stages.environments import environment
-from stages.environments.capabilities import (
-    HasKinds,
-    HasLevels,
-    NamesThings,
-    Proves,
-    ReadsPublished,
-    WritesAnswers,
-    needs,
-)
+from stages.environments import capabilities, environment
 from stages.environments.generate import generate
 from stages.environments.published import of_text
 from stages.environments.puzzle import Puzzle
@@ -299,13 +290,13 @@ def test_what_is_missing_is_refused_by_name() -> None:
     with pytest.raises(BadInputError, match=r"the environment 'file' cannot derive an answer; .* warm_start.text"):
         taught_texts(puzzles, "plain")
     with pytest.raises(BadInputError, match=r"^x: .*'file' cannot solve a question or prove a statement; .*; drop y"):
-        needs(family, Proves, "x", "drop y")
+        capabilities.needs(family, capabilities.Proves, "x", "drop y")
     with pytest.raises(BadInputError, match="the environment 'file' cannot generate puzzles from a seed"):
         generate(config(), 0)
-    for capability in (HasKinds, HasLevels, NamesThings, ReadsPublished):
-        assert not isinstance(family, capability)
-    assert isinstance(family, WritesAnswers)
-    assert not isinstance(environment.get("file:regex:(a)"), WritesAnswers)
+    for lacked in ("HasKinds", "HasLevels", "NamesThings", "ReadsPublished"):
+        assert not isinstance(family, getattr(capabilities, lacked))
+    assert isinstance(family, capabilities.WritesAnswers)
+    assert not isinstance(environment.get("file:regex:(a)"), capabilities.WritesAnswers)
     with pytest.raises(BadInputError, match="expected file:exact, file:choice"):
         environment.get("file:fuzzy")
     assert of_text(puzzle.prompt).name == "temporal_clue"
