@@ -15,10 +15,12 @@ import polars as pl
 
 from artifacts.activity import doing, spans_since
 from artifacts.documents.self_checksum import shard_name
+from artifacts.documents.store_format import FORMAT_VERSION
 from artifacts.errors import IdentityMismatchError
 from artifacts.identity import Identity, differences
+from artifacts.layout import attempt_name, manifest_key, progress_name
 from artifacts.local.input_files import LARGEST_TABLE
-from artifacts.manifest import MANIFEST_NAME, Manifest, StoredFile, StoredIdentity, content_digest
+from artifacts.manifest import Manifest, StoredFile, content_digest
 from artifacts.provenance import provenance
 from artifacts.refresh import Refresh
 from artifacts.refs import K, Ref
@@ -27,8 +29,8 @@ from artifacts.store.directory import synchronise_folder
 from artifacts.store.store import MissingKeyError, StartProgress, Store
 from artifacts.store.transfer import digests_of_files
 
-SUPERSEDED_NAME = "superseded.json"
-"""Name of the manifest of a superseded artifact, beside the artifact's files."""
+REFRESHED_NAME = "refreshed.json"
+"""Name of the manifest of an artifact that a refresh has outdated, beside the artifact's files."""
 
 
 class ArtifactAddress(Generic[K]):
@@ -38,7 +40,7 @@ class ArtifactAddress(Generic[K]):
         store: The store.
         key: Folder of the artifact in the store.
         kind: Kind of the artifact.
-        refresh: Stages to run again. If they outdate a published artifact, `find` supersedes it: the manifest moves to
+        refresh: Stages to run again. If they outdate a published artifact, `find` refreshes it: the manifest moves to
             the artifact's files, which stay.
         before_writing: Called before an attempt stores a file; an error that it raises prevents the write.
         label: Suffix of the names of task runs, such as `0003` in `sample-0003`.
@@ -67,16 +69,16 @@ class ArtifactAddress(Generic[K]):
         """
         self._looked_up_at = time.perf_counter()
         try:
-            data = self.store.read_bytes(f"{self.key}/{MANIFEST_NAME}")
+            data = self.store.read_bytes(manifest_key(self.key))
         except MissingKeyError:
             return None
-        manifest = Manifest.from_bytes(data, f"{self.store.url}/{self.key}/{MANIFEST_NAME}")
+        manifest = Manifest.from_bytes(data, f"{self.store.url}/{manifest_key(self.key)}")
         if self.refresh and self.refresh.outdates(manifest, identity):
-            self.store.write_bytes(f"{self.key}/{manifest.attempt}/{SUPERSEDED_NAME}", data)
-            self.store.delete(f"{self.key}/{MANIFEST_NAME}")
+            self.store.write_bytes(f"{self.key}/{manifest.attempt}/{REFRESHED_NAME}", data)
+            self.store.delete(manifest_key(self.key))
             return None
         if manifest.identity_digest != identity.digest:
-            changes = differences(manifest.identity.model_dump(), identity.as_json())
+            changes = differences(manifest.identity.model_dump(), identity.model_dump())
             raise IdentityMismatchError(
                 f"{self.store.url}/{self.key}",
                 "an artifact made with other settings or inputs: " + "; ".join(changes[:6]),
@@ -94,7 +96,7 @@ class ArtifactAddress(Generic[K]):
                 interrupted one. Use it only for files with their checksum in the name (`write_shard`), because another
                 writer may use the folder at the same time, or may have published its files.
         """
-        name = self._progress_name(identity) if resumable else f"attempt-{uuid.uuid4().hex[:12]}"
+        name = self._progress_name(identity) if resumable else attempt_name(uuid.uuid4().hex)
         return Attempt(self, identity, name, self._looked_up_at)
 
     def progress_key(self, identity: Identity) -> str:
@@ -102,10 +104,7 @@ class ArtifactAddress(Generic[K]):
         return f"{self.key}/{self._progress_name(identity)}"
 
     def _progress_name(self, identity: Identity) -> str:
-        name = f"progress-{identity.digest[:12]}"
-        if self.refresh and (label := self.refresh.label(identity.stage)):
-            name += f"-{label}"  # otherwise the attempt would adopt the files that are to be made again
-        return name
+        return progress_name(identity, self.refresh.label(identity.stage) if self.refresh else "")
 
 
 class Attempt(Generic[K]):
@@ -144,9 +143,7 @@ class Attempt(Generic[K]):
         Raises:
             IntegrityError: The table breaks its schema.
         """
-        buffer = io.BytesIO()
-        validated(frame, schema, f"{self.prefix}/{name}").write_parquet(buffer, compression="zstd")
-        self.write_bytes(name, buffer.getvalue())
+        self.write_bytes(name, _parquet_bytes(frame, schema, f"{self.prefix}/{name}"))
 
     def write_shard(self, stem: str, frame: pl.DataFrame, schema: TableSchema) -> None:
         """Validates a table and stores it as Parquet under a name that contains its checksum.
@@ -156,9 +153,7 @@ class Attempt(Generic[K]):
         Raises:
             IntegrityError: The table breaks its schema.
         """
-        buffer = io.BytesIO()
-        validated(frame, schema, f"{self.prefix}/{stem}").write_parquet(buffer, compression="zstd")
-        self._write_summed(stem, ".parquet", buffer.getvalue())
+        self._write_summed(stem, ".parquet", _parquet_bytes(frame, schema, f"{self.prefix}/{stem}"))
 
     def write_json_shard(self, stem: str, value: object) -> None:
         """Stores a value as JSON under a name that contains its checksum, so it overwrites no other writer's file.
@@ -266,8 +261,9 @@ class Attempt(Generic[K]):
             IdentityMismatchError: Another attempt was published under another identity in the meantime.
         """
         manifest = Manifest(
+            format_version=FORMAT_VERSION,
             kind=self.address.kind.__name__,
-            identity=StoredIdentity(**self.identity.as_json()),
+            identity=self.identity,
             identity_digest=self.identity.digest,
             attempt=self.name,
             digest=content_digest(self.files),
@@ -280,8 +276,8 @@ class Attempt(Generic[K]):
                 "spans": spans_since(self.started),
             },
         )
-        for _ in range(2):  # again if `find` superseded the artifact that was in the way
-            if self.address.store.create_bytes(f"{self.address.key}/{MANIFEST_NAME}", manifest.to_bytes()):
+        for _ in range(2):  # again if `find` refreshed the artifact that was in the way
+            if self.address.store.create_bytes(manifest_key(self.address.key), manifest.to_bytes()):
                 return Ref(manifest.kind, self.address.key, manifest.digest)
             if winner := self.address.find(self.identity):
                 return winner
@@ -308,6 +304,12 @@ def _discard(folder: Path, key: str) -> None:
         for _ in key.split("/")[1:]:
             folder = folder.parent
             folder.rmdir()
+
+
+def _parquet_bytes(frame: pl.DataFrame, schema: TableSchema, where: str) -> bytes:
+    buffer = io.BytesIO()
+    validated(frame, schema, where).write_parquet(buffer, compression="zstd")
+    return buffer.getvalue()
 
 
 def _json_bytes(value: object) -> bytes:

@@ -49,6 +49,10 @@ class IntegrityError(DeerstalkerError):
     """Stored content disagrees with its manifest, schema or invariants."""
 
 
+class OtherFormatError(DeerstalkerError):
+    """A store is of another version of the format than this program writes (see `artifacts.documents.store_format`)."""
+
+
 class IdentityMismatchError(DeerstalkerError):
     """An address holds an artifact that was made with another config or other inputs."""
 

@@ -1,51 +1,117 @@
 """Keys of artifacts in a store. No other module spells a key."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from artifacts.errors import BadInputError
 from artifacts.identity import Identity
 
+MANIFEST_NAME = "manifest.json"
 RUNS = "runs"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAME_RULE = "1 to 64 letters, digits, dots, dashes and underscores, beginning with a letter or a digit"
-_SHARED = ("puzzles", "models", "evaluations", "answers")
-"""Folders of the artifacts that runs share (see `shared_key`)."""
 _RECIPE = re.compile(r"runs/[^/]+/recipe\.json")
-_SEALED = re.compile(r"runs/[^/]+/(?:promoted\.json|renewals/[^/]+\.json)")
+_SEALED = re.compile(r"runs/[^/]+/(?:promoted\.json|refreshes/[^/]+\.json)")
 _STATES = {"checkpoint": "training_state", "critic": "critic_state"}
 """The part that holds the training state, by the part that holds the weights."""
+STATE_PARTS = tuple(_STATES.values())
+"""The parts of an iteration that hold training states."""
+_STEP = re.compile(r"step-([0-9]{6})")
+WARM_START = 0
+"""Number of the round of `RunLayout.sft` that trains on the solver's texts, before those of a teacher."""
 _NUMBER = re.compile(r"[0-9]{4}|[1-9][0-9]{4,8}")
 
 
-def shared_key(kind: str, name: str, identity: Identity) -> str:
-    """Returns the key of an artifact that runs share, named by its identity: `puzzles/quickstart-0123456789ab`."""
-    return f"{kind}/{name}-{identity.digest[:12]}"
+class Shared(StrEnum):
+    """Folders of the artifacts that runs share (see `shared_key`)."""
+
+    PUZZLES = "puzzles"
+    DRAWN = "puzzles/drawn"
+    MODELS = "models"
+    EVALUATIONS = "evaluations"
+    ANSWERS = "answers"
 
 
-TOPS = (RUNS, *_SHARED)
+TOPS = (RUNS, *(folder for folder in Shared if "/" not in folder))
 """Folders that hold all artifacts of a store."""
+
+
+def shared_key(folder: Shared, name: str, identity: Identity) -> str:
+    """Returns the key of an artifact that runs share, named by its identity: `puzzles/set-0123456789ab`."""
+    return f"{folder}/{name}-{identity.digest[:12]}"
+
+
+def shared_of_name(keys: Iterable[str], folder: Shared, name: str) -> list[str]:
+    """Returns the keys of the shared artifacts of a name, among the keys of a store's files."""
+    artifacts = (artifact for key in keys if (artifact := artifact_of(key)))
+    return [key for key in artifacts if re.fullmatch(f"{folder}/{re.escape(name)}-[0-9a-f]+", key)]
+
+
+def manifest_key(artifact: str) -> str:
+    """Returns the key of an artifact's manifest."""
+    return f"{artifact}/{MANIFEST_NAME}"
+
+
+def artifact_of(key: str) -> str | None:
+    """Returns the key of the artifact whose manifest has this key; None for the keys of other files."""
+    folder, _, name = key.rpartition("/")
+    return folder if folder and name == MANIFEST_NAME else None
+
+
+def attempt_name(unique: str) -> str:
+    """Returns the name of the folder below an artifact's key that holds the files of one attempt."""
+    return f"attempt-{unique[:12]}"
+
+
+def progress_name(identity: Identity, label: str = "") -> str:
+    """Returns the name of the folder that all resumable attempts under an identity share.
+
+    Args:
+        label: Name of the request to make the artifact again; its attempts adopt no files of earlier ones.
+    """
+    return f"progress-{identity.digest[:12]}" + (f"-{label}" if label else "")
+
+
+IN_ATTEMPT = re.compile(r"(.+?)/((?:attempt|progress)-[0-9a-f]+(?:-[0-9]{8}T[0-9]+)?)/(.+)")
+"""Matches the key of a file of an attempt: artifact, folder of the attempt, and file."""
+
+
+def step_key(progress: str, step: int) -> str:
+    """Returns the key of a step checkpoint in the folder of a job's resumable attempts."""
+    return f"{progress}/step-{step:06d}"
+
+
+def step_of(name: str) -> int | None:
+    """Returns the step whose checkpoint's key ends in this name; None for other names."""
+    return int(match[1]) if (match := _STEP.fullmatch(name)) else None
 
 
 def is_ours(key: str) -> bool:
     """Returns whether a key is that of a manifest or a frozen recipe. A folder that holds one of them is a store."""
     first, _, rest = key.partition("/")
-    return (first in TOPS and rest.endswith("/manifest.json")) or bool(_RECIPE.fullmatch(key))
+    return (first in TOPS and rest.endswith(f"/{MANIFEST_NAME}")) or bool(_RECIPE.fullmatch(key))
 
 
 def is_within(key: str) -> bool:
     """Returns whether a key is below one of a store's own folders; a bucket or a folder may hold other things."""
-    return key.partition("/")[0] in (RUNS, *_SHARED)
+    return key.partition("/")[0] in TOPS
 
 
 def is_sealed(key: str) -> bool:
-    """Returns whether a key is that of a file with its own checksum: a run's pointer or a request to redo stages."""
+    """Returns whether a key is that of a file with its own checksum: a run's pointer or a request to refresh stages."""
     return bool(_SEALED.fullmatch(key))
 
 
 def is_run_name(name: str) -> bool:
     """Returns whether a run may have this name."""
     return bool(_NAME.fullmatch(name))
+
+
+def runs_in(keys: Iterable[str]) -> list[str]:
+    """Returns the names of the runs whose frozen recipe is among the keys, sorted."""
+    return sorted(name for key in keys if _RECIPE.fullmatch(key) and is_run_name(name := key.split("/")[1]))
 
 
 def probe_key(mark: str) -> str:
@@ -72,6 +138,13 @@ class RunLayout:
     def __post_init__(self) -> None:
         _check_name("run name", self.run)
 
+    @classmethod
+    def of(cls, key: str) -> "RunLayout | None":
+        """Returns the keys of the run to which a key belongs; None for keys of shared artifacts."""
+        top, _, rest = key.partition("/")
+        name = rest.partition("/")[0]
+        return cls(name) if top == RUNS and is_run_name(name) else None
+
     @property
     def root(self) -> str:
         """The folder of the run."""
@@ -89,8 +162,8 @@ class RunLayout:
 
     @property
     def refresh_requests(self) -> str:
-        """The folder of the requests to redo stages."""
-        return f"{self.root}/renewals"
+        """The folder of the requests to refresh stages."""
+        return f"{self.root}/refreshes"
 
     @property
     def promoted(self) -> str:
@@ -102,41 +175,59 @@ class RunLayout:
         """The folder of the run's report for people."""
         return f"{self.root}/report"
 
-    def warm_start(self, part: str) -> str:
-        """Returns the key of an artifact of the warm start: `checkpoint` or `training_state`."""
-        return f"{self.root}/warm_start/{part}"
+    @property
+    def page(self) -> str:
+        """The page of the run's report."""
+        return f"{self.summary}/report.html"
 
     def first_critic(self, part: str) -> str:
         """Returns the key of an artifact of the pretrained value model: `critic` or `critic_state`."""
         return f"{self.root}/first_critic/{part}"
 
-    def distillation(self, number: int, part: str) -> str:
-        """Returns the key of an artifact of round `number` (from 1) of a distillation into texts."""
-        return f"{self.root}/distillation/{number:04d}/{part}"
+    def sft(self, number: int, part: str) -> str:
+        """Returns the key of an artifact of round `number` of training on texts: `rollouts`, `texts` or `checkpoint`.
+
+        Rounds on the texts of a teacher count from 1; `WARM_START` is the warm start.
+        """
+        return f"{self.root}/sft/{number:04d}/{part}"
 
     def is_texts(self, key: str) -> bool:
         """Returns whether a key is that of a round's texts."""
-        number, _, part = key.removeprefix(f"{self.root}/distillation/").partition("/")
-        return key.startswith(f"{self.root}/distillation/") and bool(_NUMBER.fullmatch(number)) and part == "texts"
+        number, _, part = key.removeprefix(f"{self.root}/sft/").partition("/")
+        return key.startswith(f"{self.root}/sft/") and bool(_NUMBER.fullmatch(number)) and part == "texts"
 
     @property
     def levels(self) -> str:
         """The pass rates that were measured before the first iteration."""
         return f"{self.root}/levels"
 
+    @property
+    def iterations(self) -> str:
+        """The folder of the iterations."""
+        return f"{self.root}/iterations"
+
     def iteration(self, number: int, part: str) -> str:
         """Returns the key of an artifact of an iteration, counted from 1; 0 is the state before the first update."""
-        return f"{self.root}/iterations/{number:04d}/{part}"
+        return f"{self.iterations}/{number:04d}/{part}"
 
     def iteration_of(self, key: str) -> int | None:
         """Returns the iteration to which a key belongs; None for other keys, such as those of misnamed folders."""
-        number, slash, _ = key.removeprefix(f"{self.root}/iterations/").partition("/")
-        inside = key.startswith(f"{self.root}/iterations/") and slash and _NUMBER.fullmatch(number)
+        number, slash, _ = key.removeprefix(f"{self.iterations}/").partition("/")
+        inside = key.startswith(f"{self.iterations}/") and slash and _NUMBER.fullmatch(number)
         return int(number) if inside else None
+
+    def part_of(self, key: str) -> tuple[int, str] | None:
+        """Returns iteration and part of an artifact of an iteration; None for other keys."""
+        number, parts = self.iteration_of(key), key.split("/")
+        return (number, parts[4]) if number is not None and len(parts) == 5 else None
+
+    def is_comparison(self, key: str) -> bool:
+        """Returns whether a key belongs to a comparison of recipes."""
+        return key.startswith(f"{self.root}/comparisons/")
 
     def is_aside(self, key: str) -> bool:
         """Returns whether a key belongs to a comparison or a suite, which no iteration reads or makes again."""
-        return key.startswith((f"{self.root}/comparisons/", f"{self.root}/suites/"))
+        return self.is_comparison(key) or key.startswith(f"{self.root}/suites/")
 
     def comparison(self, number: int, recipe: str, part: str) -> str:
         """Returns the key of an artifact of a recipe that was tried on the rollouts of iteration `number`."""

@@ -1,18 +1,21 @@
 """The manifest: the file that makes an artifact exist. It is written last and lists all other files."""
 
 import hashlib
+import json
+from contextlib import suppress
 from datetime import datetime
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from pydantic import Field, ValidationError
 
 from artifacts.documents.document import Document
 from artifacts.documents.self_checksum import BLANK, check_seal, sealed
+from artifacts.documents.store_format import FORMAT_VERSION, FormatVersion, check_format
 from artifacts.errors import IntegrityError
-from artifacts.identity import sha256_json
+from artifacts.identity import Identity, sha256_json
 from artifacts.store.keys import is_key, shown
 
-MANIFEST_NAME = "manifest.json"
+_EXPECTED = f"a manifest of format_version {FORMAT_VERSION}"
 _REMAKE = "delete the artifact's folder and run again to make the artifact again"
 
 
@@ -26,15 +29,6 @@ class StoredFile(Document):
     def of(cls, data: bytes) -> Self:
         """Returns the checksum and size of a file's content."""
         return cls(sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
-
-
-class StoredIdentity(Document):
-    """The identity under which an artifact was published (see `artifacts.identity.Identity`)."""
-
-    stage: str
-    revision: int
-    config: dict[str, Any]
-    inputs: dict[str, str]
 
 
 class Pruned(Document):
@@ -53,7 +47,7 @@ class Manifest(Document):
     """The record of one artifact: files, identity, inputs, facts and provenance.
 
     Attributes:
-        format: Version of this format.
+        format_version: Version of the store's format.
         kind: Name of the artifact's kind (see `artifacts.refs`).
         identity: Stage, revision, config and input digests that made it.
         identity_digest: SHA-256 of `identity`.
@@ -69,9 +63,9 @@ class Manifest(Document):
         checksum: SHA-256 of the manifest's own bytes with this field blank (see `artifacts.documents.self_checksum`).
     """
 
-    format: Literal[1] = 1
+    format_version: FormatVersion
     kind: str
-    identity: StoredIdentity
+    identity: Identity
     identity_digest: str
     attempt: str
     digest: str
@@ -101,20 +95,26 @@ class Manifest(Document):
 
         Raises:
             IntegrityError: The file is not a manifest, or its digests do not follow from its content.
+            OtherFormatError: It is an intact manifest of another version of the format.
         """
         try:
             manifest = cls.model_validate_json(data)
         except ValidationError as error:
+            with suppress(
+                IntegrityError, ValueError, RecursionError
+            ):  # of a damaged one, the version may be damaged too
+                check_seal(data, where)
+                check_format(json.loads(data), where)
             first = error.errors()[0]
             reason = f"not a manifest ({'.'.join(map(str, first['loc']))}: {first['msg']})" if data.strip() else "empty"
-            raise IntegrityError(where, shown(reason), "a manifest of format 1", _REMAKE) from error
+            raise IntegrityError(where, shown(reason), _EXPECTED, _REMAKE) from error
         try:
             digests = (
                 ("digest", manifest.digest, content_digest(manifest.files)),
-                ("identity_digest", manifest.identity_digest, sha256_json(manifest.identity.model_dump())),
+                ("identity_digest", manifest.identity_digest, manifest.identity.digest),
             )
         except (ValueError, RecursionError) as error:  # a NaN, a number of 5,000 digits, a thousand levels
-            raise IntegrityError(where, f"impossible settings ({error})", "a manifest of format 1", _REMAKE) from error
+            raise IntegrityError(where, f"impossible settings ({error})", _EXPECTED, _REMAKE) from error
         for name, stated, actual in digests:
             if stated != actual:
                 raise IntegrityError(

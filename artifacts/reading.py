@@ -11,7 +11,8 @@ import polars as pl
 
 from artifacts.activity import doing
 from artifacts.errors import BadInputError, IntegrityError
-from artifacts.manifest import MANIFEST_NAME, Manifest
+from artifacts.layout import manifest_key
+from artifacts.manifest import Manifest
 from artifacts.refs import Kind, Ref
 from artifacts.schemas import TableSchema, validated
 from artifacts.store.keys import shown
@@ -20,6 +21,11 @@ from artifacts.store.transfer import digests_of_files
 
 _verified: dict[tuple[str, str, str], tuple[Path, list[tuple[int, int, int]]]] = {}
 """Local folders that this process has verified, with the stamps of their files, by store, key and digest."""
+
+
+def is_published(store: Store, key: str) -> bool:
+    """Returns whether an artifact is published under a key."""
+    return store.exists(manifest_key(key))
 
 
 class Artifact:
@@ -57,12 +63,12 @@ class Artifact:
             IntegrityError: The manifest is damaged, or belongs to an artifact of another kind.
         """
         try:
-            data = store.read_bytes(f"{key}/{MANIFEST_NAME}")
+            data = store.read_bytes(manifest_key(key))
         except MissingKeyError as error:
             raise BadInputError(
                 f"{store.url}/{key}", "no manifest", "a published artifact", "check the address with `deerstalker show`"
             ) from error
-        manifest = Manifest.from_bytes(data, f"{store.url}/{key}/{MANIFEST_NAME}")
+        manifest = Manifest.from_bytes(data, f"{store.url}/{manifest_key(key)}")
         if kind is not None and manifest.kind != kind.__name__:
             raise IntegrityError(
                 f"{store.url}/{key}", f"the manifest of a {shown(manifest.kind)}", f"that of a {kind.__name__}",

@@ -14,8 +14,8 @@ from typing import Self
 from artifacts.documents.self_checksum import check_seal, sealed_json
 from artifacts.errors import BadInputError
 from artifacts.identity import Identity
-from artifacts.layout import RunLayout
-from artifacts.manifest import MANIFEST_NAME, Manifest
+from artifacts.layout import RunLayout, artifact_of, manifest_key
+from artifacts.manifest import Manifest
 from artifacts.store.store import MissingKeyError, Store
 
 _NAME = re.compile(r"([a-z_]+)(?:@(\d+))?")
@@ -31,8 +31,8 @@ class Refresh:
         since: Time of the run's last request. An older artifact is also outdated if its inputs differ from the present
             ones, because one of them was made again.
         replaced: Names of stages whose artifact is outdated if it was made from other inputs, even after `since`.
-        any_config: Whether other settings count like other inputs. In a run with stages, new figures may move the end
-            of a stage, and so change the settings of an iteration.
+        any_config: Whether other settings count like other inputs. In a run with phases, new figures may move the end
+            of a phase, and so change the settings of an iteration.
     """
 
     stages: Mapping[str, datetime]
@@ -57,7 +57,7 @@ class Refresh:
 
 @dataclass(frozen=True)
 class RefreshRequest:
-    """A person's request to redo stages.
+    """A person's request to refresh stages.
 
     Attributes:
         names: `stage` for every iteration, or `stage@3` for one iteration.
@@ -157,18 +157,18 @@ def _refuse_pruned(store: Store, layout: RunLayout, request: RefreshRequest) -> 
     """
     made: dict[str, Manifest] = {}
     for key in store.list(layout.root):
-        if key.endswith(f"/{MANIFEST_NAME}") and not layout.is_aside(key):
-            made[key.removesuffix(f"/{MANIFEST_NAME}")] = Manifest.from_bytes(store.read_bytes(key), key)
+        if (artifact := artifact_of(key)) and not layout.is_aside(key):
+            made[artifact] = Manifest.from_bytes(store.read_bytes(key), key)
     named = {key for key, one in made.items() if one.identity.stage in request.named_at(layout.iteration_of(key))}
     again, added = set(named), True
     while added:
         dependent = {key for key, one in made.items() if any(ref["key"] in again for ref in one.inputs.values())}
         added, again = bool(dependent - again), again | dependent
-    renewed = again if all("@" in name for name in request.names) else named
+    remade = again if all("@" in name for name in request.names) else named
     for key in sorted(again):
         for ref in made[key].inputs.values():
             manifest = made.get(ref["key"]) or _manifest(store, ref["key"])
-            if manifest is not None and manifest.pruned is not None and ref["key"] not in renewed:
+            if manifest is not None and manifest.pruned is not None and ref["key"] not in remade:
                 raise BadInputError(
                     f"refresh {', '.join(request.names)}",
                     f"{key} would be made again from {ref['key']}, whose files were pruned",
@@ -179,7 +179,7 @@ def _refuse_pruned(store: Store, layout: RunLayout, request: RefreshRequest) -> 
 
 def _manifest(store: Store, key: str) -> Manifest | None:
     try:
-        return Manifest.from_bytes(store.read_bytes(f"{key}/{MANIFEST_NAME}"), key)
+        return Manifest.from_bytes(store.read_bytes(manifest_key(key)), key)
     except MissingKeyError:
         return None
 

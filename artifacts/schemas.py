@@ -25,7 +25,7 @@ LEVELS_FILE = "levels.parquet"
 BY_TOOL = "by_tool"
 """Column of rollouts; only those that were sampled with a tool have it."""
 THINKING = "thinking"
-"""Column of puzzles; only those of a set with another rule than the default have it."""
+"""Column of puzzles: which part of a completion is the answer, as JSON."""
 LOGPROB = "logprob"
 """Column of results: log-probability of the completion."""
 
@@ -69,7 +69,7 @@ PUZZLES = TableSchema(
         "difficulty": pa.Column(pl.String, pa.Check.str_startswith("{")),  # JSON: dimension -> size
         "seed": pa.Column(pl.Int64, nullable=True),
         "digest": _ID,
-        THINKING: pa.Column(pl.String, pa.Check.str_startswith("{"), required=False),  # JSON: which part is the answer
+        THINKING: pa.Column(pl.String, pa.Check.str_startswith("{")),
     },
     strict=True,
     ordered=True,
@@ -203,8 +203,7 @@ RESULTS = TableSchema(
         "text": pa.Column(pl.String),
         "answers": pa.Column(pl.String, pa.Check.str_startswith("{")),
         **_DEDUCTIONS,
-        # nats, summed over the tokens that the model wrote; older reports lack it
-        LOGPROB: pa.Column(pl.Float64, pa.Check.le(0.0), required=False),
+        LOGPROB: pa.Column(pl.Float64, pa.Check.le(0.0)),  # nats, summed over the tokens that the model wrote
     },
     strict=True,
     ordered=True,

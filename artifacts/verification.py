@@ -9,9 +9,9 @@ from functools import partial
 from artifacts.documents.checksums import SUMS_NAME, read_sums
 from artifacts.documents.self_checksum import check_seal, checksum_in_name
 from artifacts.errors import BadInputError, IntegrityError
-from artifacts.layout import is_sealed
+from artifacts.layout import MANIFEST_NAME, is_sealed
 from artifacts.local.input_files import LARGEST_DOCUMENT, LARGEST_TABLE
-from artifacts.manifest import MANIFEST_NAME, Manifest
+from artifacts.manifest import Manifest
 from artifacts.store.keys import shown
 from artifacts.store.store import LeadsOutError, MissingKeyError, Store
 

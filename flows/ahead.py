@@ -11,15 +11,15 @@ to. So rollouts are at most one iteration behind.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from artifacts.errors import BadInputError, DeerstalkerError, IdentityMismatchError
+from artifacts.errors import DeerstalkerError, IdentityMismatchError
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Decision, Puzzles, Ref, Rollouts
-from flows.session import Role, Session
+from flows.checks.overlap import Role
+from flows.session.session import Session
 from stages.promote import weights_after
 from stages.sample import sample
 from stages.training.launch import Weights
@@ -27,75 +27,34 @@ from stages.training.launch import Weights
 if TYPE_CHECKING:
     from flows.iteration import Position
 
-    Step = Callable[[Session, Ref[Puzzles], Position, int], Position]
-
 _POLL_S = 0.5
 
 
-def check_overlap(run: Session, role: Role = "both") -> None:
-    """Checks that the recipe allows the role, and that sampling and training can overlap under the profile.
+@contextmanager
+def sampling_ahead(
+    run: Session, puzzles: Ref[Puzzles], start: Position, n: int, last: int, role: Role = "both"
+) -> Generator[Session]:
+    """Samples iteration `n` + 1 while the block runs iteration `n`, and yields the run for the block.
 
-    Raises:
-        BadInputError: A role other than `both` needs `iterate_ahead = 1`, a sampler cannot redo stages, or a setting of
-            the profile prevents the overlap.
-    """
-    profile = run.ctx.profile
-    if not run.recipe.iterate_ahead:
-        if role != "both":
-            raise BadInputError("role", role, "both, because the recipe has iterate_ahead = 0", "set iterate_ahead=1")
-        return
-    if role == "sampler" and run.refresh.unfinished:
-        raise BadInputError("refresh", "a request to redo stages", "none for role sampler", "ask it of the trainer")
-    if role != "both":
-        return
-    if profile.engine.takes_turns:
-        raise BadInputError(
-            "engine.takes_turns", "true, but iterate_ahead = 1 samples and trains at the same time", "false",
-            "set it, or set iterate_ahead=0 in the recipe",
-        )  # fmt: skip
-    if profile.gpu_slot is not None and profile.gpu_slot_spans == "stage":
-        raise BadInputError(
-            "gpu_slot_spans", "'stage', but with iterate_ahead = 1 a stage samples while others end", "'run'",
-            "set it, or set iterate_ahead=0 in the recipe",
-        )  # fmt: skip
-
-
-def overlapped_iteration(
-    step: Step, run: Session, puzzles: Ref[Puzzles], start: Position, n: int, last: int, role: Role = "both"
-) -> Position:
-    """Runs iteration `n` and returns the position after it; samples iteration `n` + 1 meanwhile if the recipe says so.
+    It does not if iteration `n` is the last one or has its decision, if the run stops in it, or if another flow run
+    samples. After a rollback, the block replaces rollouts that were sampled from weights which the run has left.
 
     Args:
-        step: Runs one iteration, samples nothing ahead, and returns the position after it.
         last: The last iteration that the flow runs; nothing is sampled ahead of it.
         role: `trainer` waits for the rollouts that another flow run samples.
 
     Raises:
         DeerstalkerError: The sampler has not published within `stage_timeout_s`.
     """
-    if not run.recipe.iterate_ahead:
-        return step(run, puzzles, start, n)
-    if rolled_back := n > 1 and start.older is None:
+    if rolled_back := n > 1 and start.sampling_checkpoint is None:
         run = run.replacing(n, "sample")
     if role == "trainer" and not rolled_back:
         _wait_for(run, n, "rollouts", "the sampler")
-    with _sampled_ahead(run, puzzles, start, n, last) if role == "both" else nullcontext():
-        position = step(run, puzzles, start, n)
-    goes_on = position.weights.checkpoint.key == run.layout.iteration(n, "checkpoint")
-    return replace(position, older=start.weights.checkpoint if goes_on else None)
-
-
-@contextmanager
-def _sampled_ahead(run: Session, puzzles: Ref[Puzzles], start: Position, n: int, last: int) -> Generator[None]:
-    """Samples iteration `n` + 1 while the block runs.
-
-    It does not if iteration `n` is the last one or has its decision, or if the run stops in it.
-    """
-    if n == last or run.stops_in(n) or run.has(n, "decision"):
-        yield
+    if role != "both" or n == last or run.stops_in(n) or run.has(n, "decision"):
+        yield run
         return
     # Iteration n is sampled first, because engines have one set of weights at a time.
-    if start.older is None or not run.has(n, "rollouts"):
+    if start.sampling_checkpoint is None or not run.has(n, "rollouts"):
         _sample(run, puzzles, start, start.policy, n)
     with run.alongside(
         sample,
@@ -106,7 +65,18 @@ def _sampled_ahead(run: Session, puzzles: Ref[Puzzles], start: Position, n: int,
         iteration=n + 1,
         out=run.at(n + 1, "rollouts", Rollouts),
     ):
-        yield
+        yield run
+
+
+def sampling_checkpoint_after(run: Session, start: Position, after: Position, n: int) -> Ref[Checkpoint] | None:
+    """Returns the checkpoint from which the iteration after `n` is sampled; None if iteration `n` rolled back.
+
+    Args:
+        start: The position before iteration `n`.
+        after: The position after it.
+    """
+    goes_on = after.weights.checkpoint.key == run.layout.iteration(n, "checkpoint")
+    return start.weights.checkpoint if goes_on else None
 
 
 def wait_for_start(run: Session) -> None:

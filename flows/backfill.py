@@ -15,8 +15,7 @@ from artifacts.config import Config
 from artifacts.documents.document import Document
 from artifacts.errors import BadInputError, DeerstalkerError
 from artifacts.layout import RunLayout
-from artifacts.manifest import MANIFEST_NAME
-from artifacts.reading import Artifact
+from artifacts.reading import Artifact, is_published
 from artifacts.refresh import Refreshes
 from artifacts.refs import Checkpoint, Puzzles, Ref, Report
 from artifacts.store.store import Store
@@ -28,7 +27,7 @@ from flows.opening import fitting_profile, opened_stages
 from flows.orchestration.artifact_keys import slug
 from flows.orchestration.tasks import map_some_at_once
 from flows.report.shown_run import publish_report
-from flows.session import Stages
+from flows.session.calls import Stages
 from stages.context import Profile, StageContext
 from stages.evaluate import EvaluateConfig, evaluate
 from stages.strategies.figures import stored_figures
@@ -259,7 +258,7 @@ def _evaluated(
 
 
 def _published(store: Store, suite: str, item: RunCheckpoint) -> bool:
-    return store.exists(f"{RunLayout(item.run).suite(suite, item.iteration)}/{MANIFEST_NAME}")
+    return is_published(store, RunLayout(item.run).suite(suite, item.iteration))
 
 
 def _facts(store: Store, run: str, reports: dict[RunCheckpoint, Ref[Report]]) -> dict[int, dict[str, Any]]:

@@ -25,7 +25,7 @@ from flows.inputs.suites import measured_puzzles
 from flows.lookup.checkpoints import check_checkpoint, trained_sampling
 from flows.opening import fitting_profile, opened_stages
 from flows.orchestration.artifact_keys import slug
-from flows.session import Stages
+from flows.session.calls import Stages
 from stages.answer import (
     AnswerConfig,
     answer,

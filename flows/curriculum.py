@@ -1,62 +1,52 @@
-"""Wraps `flows.iteration` with a curriculum: measures pass rates, and applies the stage to which an iteration belongs.
+"""The curriculum of a run: pass rates, the order of puzzles, and phases with settings of their own."""
 
-Without a curriculum in the recipe, a run only calls `flows.iteration`.
-"""
+from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from artifacts.errors import NEW_RUN
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Grades, Levels, Puzzles, Ref, Report, Rollouts, Transition
 from artifacts.schemas import LEVELS, LEVELS_FILE, PUZZLES
-from flows import iteration as main_path
-from flows.config.recipe import Recipe
+from flows.checks.columns import check_columns, check_filters, reads_columns
 from flows.inputs.models import fetched_source
 from flows.inputs.prompts import refuse_overlong
-from flows.iteration import Position
-from flows.lookup.preparation import rate_line, rates_in
-from flows.session import Session
-from stages.curriculum.levels import column_values, rated_name
+from flows.lookup.preparation import rate_line
+from flows.session.session import Session
 from stages.curriculum.progress import read_progress
 from stages.optional.advance import AdvanceConfig, advance
 from stages.optional.fold import fold
 from stages.optional.rate import rate
-from stages.sample import WIDER, SampleConfig, eligible_puzzles
+
+if TYPE_CHECKING:
+    from flows.iteration import Position
 
 
-@dataclass(frozen=True)
-class StagedPosition(Position):
-    """The state of a staged run between iterations.
-
-    Attributes:
-        stage: Number of the next iteration's stage, from 0.
-        transition: The stage's progress after the last iteration; None before the first.
-    """
-
-    stage: int = 0
-    transition: Ref[Transition] | None = None
-
-
-def first_position(run: Session, puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles], Position]:
-    """Returns the position before iteration 1, with the pass rates of the models that the recipe names.
-
-    Returns:
-        The puzzles, without those whose prompts are overlong if the recipe drops them, and the position of the run.
+def check_before(run: Session, puzzles: Ref[Puzzles]) -> None:
+    """Checks columns and filters of the curriculum that need no pass rates, before a model is fetched.
 
     Raises:
         BadInputError: The puzzles lack a column of the curriculum, or a filter takes too few of them.
     """
-    recipe = run.recipe
-    reads_columns = any(sample.columns for _, sample in _selections(recipe))
-    train = Artifact.open(run.ctx.store, puzzles).read_table("train.parquet", PUZZLES) if reads_columns else None
-    if train is not None:
-        _check_columns(recipe, train)
-    puzzles, position = main_path.first_position(run, puzzles)
+    if reads_columns(run.recipe):
+        check_columns(run.recipe, _train(run, puzzles))
+
+
+def first_levels(run: Session, start: Ref[Checkpoint], puzzles: Ref[Puzzles]) -> Ref[Levels] | None:
+    """Returns the pass rates of the models that the recipe names; None if it names none.
+
+    Args:
+        run: The run.
+        start: The model that GRPO starts from.
+        puzzles: The puzzle set.
+
+    Raises:
+        BadInputError: A filter by pass rates takes too few puzzles.
+    """
+    recipe, levels = run.recipe, None
     if recipe.rate is not None:
-        start = position.weights.checkpoint
         checkpoints: dict[str, Ref[Checkpoint]] = {
             model.name: start if model.source is None else fetched_source(run, model.source, puzzles)
             for model in recipe.rate.models
@@ -65,31 +55,27 @@ def first_position(run: Session, puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles], P
             refuse_overlong(run, checkpoint, puzzles, "train")
         out = run.address(run.layout.levels, Levels)
         levels = run.run(rate, recipe.rate, checkpoints, puzzles, split="train", out=out)
-        for name, figures in rates_in(Artifact.open(run.ctx.store, levels).manifest.facts).items():
+        for name, figures in Artifact.open(run.ctx.store, levels).manifest.facts["rates"].items():
             run.live.line(f"pass rates of {name}: {rate_line(figures)}")
-        position = replace(position, levels=levels)
-    if train is not None:
-        train = Artifact.open(run.ctx.store, puzzles).read_table("train.parquet", PUZZLES)
-        _check_filters(recipe, train, position.levels, run)
-    return puzzles, position
+    if reads_columns(recipe):
+        measured = levels and Artifact.open(run.ctx.store, levels).read_table(LEVELS_FILE, LEVELS)
+        check_filters(recipe, _train(run, puzzles), measured)
+    return levels
 
 
-def staged_iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> Position:
-    """Runs iteration `n` by the recipe of its stage and returns the position after it."""
-    recipe = run.recipe
-    if recipe.stages:
-        return _staged(run, puzzles, start, n)
-    position = main_path.iteration(run, puzzles, start, n)
-    return replace(position, levels=_levels_after(run, start, n))
+def _train(run: Session, puzzles: Ref[Puzzles]) -> pl.DataFrame:
+    return Artifact.open(run.ctx.store, puzzles).read_table("train.parquet", PUZZLES)
 
 
-def _staged(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> Position:
-    """Runs an iteration of a staged run, records whether its stage has ended, and begins the next stage."""
-    if not isinstance(start, StagedPosition):
-        start = StagedPosition(start.weights, start.decision, start.judges, start.levels)
-    stage = run.recipe.stages[start.stage]
-    position = main_path.iteration(run.with_recipe(run.recipe.in_stage(start.stage)), puzzles, start, n)
-    config = AdvanceConfig(iterations=stage.iterations, until=stage.until, stage=start.stage, since=start.since)
+def phase_after(run: Session, start: Position, after: Position, n: int) -> Position:
+    """Records whether the phase of iteration `n` has ended, and returns the position from which the run goes on.
+
+    Args:
+        start: The position before iteration `n`.
+        after: The position after it.
+    """
+    phase = run.recipe.phases[start.phase]
+    config = AdvanceConfig(iterations=phase.iterations, until=phase.until, phase=start.phase, since=start.since)
     transition = run.run(
         advance,
         config,
@@ -100,20 +86,17 @@ def _staged(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> Pos
         out=run.at(n, "transition", Transition),
     )
     number, since = read_progress(transition, run.ctx.store).position_after(n)
-    weights, following = position.weights, run.recipe.stages[number]
+    weights, following = after.weights, run.recipe.phases[number]
     if since > n:
-        run.live.line(f"stage {following.name!r} begins with iteration {since}")
+        run.live.line(f"phase {following.name!r} begins with iteration {since}")
         if following.optimizer == "fresh":
             weights = replace(weights, state=None, saving=None)
-        if following.reference == "stage_start":
+        if following.reference == "phase_start":
             weights = replace(weights, reference=weights.checkpoint)
-    levels = _levels_after(run, start, n)
-    return StagedPosition(
-        weights, position.decision, position.judges, levels, since, stage=number, transition=transition
-    )
+    return replace(after, weights=weights, since=since, phase=number, transition=transition)
 
 
-def _levels_after(run: Session, start: Position, n: int) -> Ref[Levels] | None:
+def levels_after(run: Session, start: Position, n: int) -> Ref[Levels] | None:
     """Returns the levels with the rates of iteration `n`, if an order or a filter reads those of the run."""
     if not run.recipe.rates_itself:
         return start.levels
@@ -123,29 +106,3 @@ def _levels_after(run: Session, start: Position, n: int) -> Ref[Levels] | None:
 
 def _published(run: Session, n: int, part: str, kind: type[Any]) -> Ref[Any]:
     return Artifact.at(run.ctx.store, run.layout.iteration(n, part), kind).ref
-
-
-def _selections(recipe: Recipe) -> list[tuple[str, SampleConfig]]:
-    """Returns the configs by which a run chooses train puzzles, with the names of their sections."""
-    selections = [("sample", part.sample) for part in recipe.parts]
-    if recipe.distil is not None and recipe.distil.samples:
-        selections.append(("distil.sample", recipe.distil.sample))
-    return selections
-
-
-def _check_columns(recipe: Recipe, train: pl.DataFrame) -> None:
-    """Checks columns and filters that need no pass rates; called before a model is fetched."""
-    for section, sample in _selections(recipe):
-        for column in sample.columns:
-            if rated_name(column) is None:
-                column_values(train, None, column)
-        if sample.where and not sample.rated_names:
-            eligible_puzzles(train, None, sample, section=section, remedy=f"set {WIDER}")
-
-
-def _check_filters(recipe: Recipe, train: pl.DataFrame, levels: Ref[Levels] | None, run: Session) -> None:
-    """Checks before iteration 1 that each filter that reads pass rates leaves puzzles by the first of them."""
-    table = None if levels is None else Artifact.open(run.ctx.store, levels).read_table(LEVELS_FILE, LEVELS)
-    for part in recipe.parts:
-        if part.sample.rated_names:
-            eligible_puzzles(train, table, part.sample, remedy=f"{NEW_RUN}, with {WIDER}")

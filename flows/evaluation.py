@@ -8,7 +8,7 @@ from pydantic import Field
 from artifacts.config import Config
 from artifacts.documents.document import Document
 from artifacts.identity import Identity
-from artifacts.layout import shared_key
+from artifacts.layout import Shared, shared_key
 from artifacts.reading import Artifact
 from artifacts.refs import Report
 from artifacts.schemas import PUZZLES, RESULTS
@@ -85,7 +85,7 @@ def evaluate_checkpoint(request: EvaluationRequest) -> Evaluation:
         checkpoint = fetched(stages, request.checkpoint, puzzles)
         settings = {**config.identity_settings, "split": split}
         key = shared_key(
-            "evaluations", split, Identity.of("evaluation", 1, settings, weights=checkpoint, puzzles=puzzles)
+            Shared.EVALUATIONS, split, Identity.of("evaluation", 1, settings, weights=checkpoint, puzzles=puzzles)
         )
         out = stages.address(key, Report)
         report = stages.run(evaluate, config, checkpoint, puzzles, split=split, out=out)

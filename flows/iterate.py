@@ -6,19 +6,18 @@ from typing import Self
 from prefect import flow
 from pydantic import Field, model_validator
 
-from artifacts.address import SUPERSEDED_NAME
+from artifacts.address import REFRESHED_NAME
 from artifacts.config import Config
 from artifacts.errors import BadInputError
-from artifacts.layout import RunLayout
-from artifacts.manifest import MANIFEST_NAME, Manifest
+from artifacts.layout import IN_ATTEMPT, RunLayout, artifact_of
+from artifacts.manifest import Manifest
 from artifacts.store.store import Store
-from flows import ahead
-from flows.curriculum import first_position, staged_iteration
+from flows.checks.fitting import refuse_undivided
 from flows.inputs.puzzle_sets import publish_set
+from flows.iteration import first_position, run_iterations
 from flows.lookup.history import read_run
-from flows.lookup.stages import STAGES
+from flows.lookup.stages import PARTS
 from flows.opening import REFRESH, StageName, fitting_profile, opened_run, requested_at
-from flows.plan.refusal import refuse_undivided
 
 
 class IterateRequest(Config):
@@ -58,11 +57,8 @@ def iterate(request: IterateRequest) -> str:
     profile = fitting_profile(request.profile, request.profile_overrides, trains=True)
     refuse_undivided(recipe, profile.trainer, profile.engine)
     with opened_run(store, record.layout, recipe, profile, request.refresh) as run:
-        ahead.check_overlap(run)
         puzzles, position = first_position(run, publish_set(run, recipe.puzzles))
-        for n in range(1, last + 1):
-            position = ahead.overlapped_iteration(staged_iteration, run, puzzles, position, n, last)
-            run.iteration_finished(n)
+        run_iterations(run, puzzles, position, last)
         return run.write_report()
 
 
@@ -76,11 +72,12 @@ def iterations_done(store: Store, layout: RunLayout, before: datetime) -> int:
         BadInputError: The run had no decision before that time.
     """
     decisions: dict[int, list[str]] = {}
-    for key in store.list(f"{layout.root}/iterations"):
-        parts = key.split("/")
-        number = layout.iteration_of(key)
-        if number is not None and parts[4:5] == [STAGES["promote"]] and parts[-1] in (MANIFEST_NAME, SUPERSEDED_NAME):
-            decisions.setdefault(number, []).append(key)
+    for key in store.list(layout.iterations):
+        attempt = IN_ATTEMPT.fullmatch(key)
+        replaced = attempt[1] if attempt and attempt[3] == REFRESHED_NAME else None
+        part = layout.part_of(artifact_of(key) or replaced or "")
+        if part is not None and part[1] == PARTS["promote"]:
+            decisions.setdefault(part[0], []).append(key)
     for number, keys in sorted(decisions.items(), reverse=True):
         for key in keys:
             manifest = Manifest.from_bytes(store.read_bytes(key), f"{store.url}/{key}")

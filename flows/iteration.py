@@ -1,13 +1,28 @@
-"""One GRPO iteration: the main path, in seven calls."""
+"""The main path: one GRPO iteration in seven calls, the position before the first, and the loop over all of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from artifacts.refs import Batch, Checkpoint, Decision, Grades, Levels, Puzzles, Ref, Report, Rollouts, TrainingState
+from artifacts.refs import (
+    Batch,
+    Checkpoint,
+    Decision,
+    Grades,
+    Levels,
+    Puzzles,
+    Ref,
+    Report,
+    Rollouts,
+    TrainingState,
+    Transition,
+)
+from flows.ahead import sampling_ahead, sampling_checkpoint_after
+from flows.checks.overlap import Role
+from flows.curriculum import check_before, first_levels, levels_after, phase_after
 from flows.inputs.judges import Judges, first_judges, judge
 from flows.inputs.models import fetched_source
 from flows.inputs.prompts import fitting_puzzles
-from flows.inputs.teachers import distilled
-from flows.session import Session
+from flows.inputs.teachers import trained_on_texts
+from flows.session.session import Session
 from stages.evaluate import evaluate
 from stages.finetune import finetune
 from stages.grade import grade
@@ -16,7 +31,6 @@ from stages.promote import promote, weights_after
 from stages.sample import sample
 from stages.statistics.first_rewards import check_first_rewards
 from stages.training.launch import Weights
-from stages.warm_start import warm_start
 
 
 @dataclass(frozen=True)
@@ -29,7 +43,10 @@ class Position:
         judges: The models that judge tokens.
         levels: Pass rates for the order of the next puzzles; None if it needs none.
         since: First iteration of the present order of puzzles.
-        older: The checkpoint before `weights`, if the next iteration is sampled from it (see `flows.ahead`).
+        sampling_checkpoint: The checkpoint before `weights`, if the next iteration is sampled from it (see
+            `flows.ahead`); None if it is sampled from `weights`.
+        phase: Number of the next iteration's phase, from 0 (see `flows.curriculum`).
+        transition: The phase's progress after the last iteration; None before the first, or without phases.
     """
 
     weights: Weights
@@ -37,12 +54,14 @@ class Position:
     judges: Judges
     levels: Ref[Levels] | None = None
     since: int = 1
-    older: Ref[Checkpoint] | None = None
+    sampling_checkpoint: Ref[Checkpoint] | None = None
+    phase: int = 0
+    transition: Ref[Transition] | None = None
 
     @property
     def policy(self) -> Ref[Checkpoint]:
         """The checkpoint that the next iteration is sampled from."""
-        return self.older or self.weights.checkpoint
+        return self.sampling_checkpoint or self.weights.checkpoint
 
 
 def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> Position:
@@ -67,7 +86,7 @@ def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> P
     weights = run.run(
         finetune,
         recipe.finetune,
-        run.with_state(start.weights),
+        run.states.with_state(start.weights),
         batch,
         iteration=n,
         out=run.at(n, "checkpoint", Checkpoint),
@@ -91,7 +110,7 @@ def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> P
 
 
 def first_position(run: Session, puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles], Position]:
-    """Fetches the model, trains it on texts if the recipe says so, and promotes it.
+    """Fetches the model, trains it on texts if the recipe says so, promotes it, and rates the puzzles.
 
     Engine and trainer of a new run start meanwhile. Those of a continued run start when they are needed, because its
     samples may be stored.
@@ -100,6 +119,7 @@ def first_position(run: Session, puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles], P
         The puzzles, without those whose prompts are overlong if the recipe drops them, and the position of the run.
     """
     recipe = run.recipe
+    check_before(run, puzzles)
     run.ctx.starts_early = not run.has(0, "report")
     if recipe.iterations or recipe.warm_start is not None:
         run.ctx.start_trainer_early()
@@ -108,11 +128,7 @@ def first_position(run: Session, puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles], P
         run.ctx.start_engine_early(run.ctx.local_folder(weights), weights.digest)
     puzzles, prompts = fitting_puzzles(run, weights, puzzles)
     run.settle_rows(run, weights, puzzles, prompts)
-    if recipe.warm_start is not None:
-        out = run.address(run.layout.warm_start("checkpoint"), Checkpoint)
-        weights = run.run(warm_start, recipe.warm_start, weights, puzzles, out=out)
-    if recipe.distil is not None:
-        weights = distilled(run, recipe.distil, weights, puzzles)
+    weights = trained_on_texts(run, weights, puzzles)
     judges = first_judges(run, weights, puzzles)
     report = run.run(evaluate, recipe.evaluate, weights, puzzles, split="val", out=run.at(0, "report", Report))
     decision = run.run(
@@ -125,4 +141,37 @@ def first_position(run: Session, puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles], P
         pointer=run.layout.promoted,
         out=run.at(0, "decision", Decision),
     )
-    return puzzles, Position(Weights(weights, reference=weights), decision, judges)
+    levels = first_levels(run, weights, puzzles)
+    return puzzles, Position(Weights(weights, reference=weights), decision, judges, levels)
+
+
+def run_iterations(run: Session, puzzles: Ref[Puzzles], start: Position, last: int, role: Role = "both") -> Position:
+    """Runs the iterations up to `last`, counted from 1, and returns the position after them.
+
+    A recipe samples ahead, or has phases, or neither.
+
+    Args:
+        run: The run.
+        puzzles: The puzzle set.
+        start: The position before iteration 1.
+        last: The last iteration.
+        role: The part that this flow run does; `trainer` waits for the rollouts that another flow run samples.
+
+    Raises:
+        DeerstalkerError: The sampler has not published within `stage_timeout_s`.
+    """
+    position = start
+    for n in range(1, last + 1):
+        before = position
+        if run.recipe.iterate_ahead:
+            with sampling_ahead(run, puzzles, before, n, last, role) as sampled:
+                position = iteration(sampled, puzzles, before, n)
+            position = replace(position, sampling_checkpoint=sampling_checkpoint_after(run, before, position, n))
+        elif run.recipe.phases:
+            position = iteration(run.with_recipe(run.recipe.in_phase(before.phase)), puzzles, before, n)
+            position = phase_after(run, before, position, n)
+        else:
+            position = iteration(run, puzzles, before, n)
+        position = replace(position, levels=levels_after(run, before, n))
+        run.iteration_finished(n)
+    return position

@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import cache, partial
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import Field
 
@@ -14,38 +14,42 @@ from artifacts.errors import BadInputError, DeerstalkerError
 from artifacts.layout import RunLayout
 from artifacts.refresh import record_done, record_request
 from artifacts.store.store import Store
+from flows.checks.devices import refuse_on_this_machine
+from flows.checks.fitting import refuse_undivided, refuse_unfit
+from flows.checks.named import check_named
+from flows.checks.overlap import Role, check_overlap
+from flows.checks.soundness import check_sound
 from flows.config.compute_types import compute_types
 from flows.config.limits import cut_below_training
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_profile, load_recipe
-from flows.config.soundness import check_sound
 from flows.inputs.models import hidden_size_of
-from flows.inputs.named import check_named
 from flows.inputs.rows import settle_rows
 from flows.lookup.checkpoints import with_fixed_names
 from flows.lookup.history import last_iteration
+from flows.lookup.stages import REFRESHABLE, STOPPABLE
 from flows.orchestration.flow_runs import run_logger, this_flow_run
 from flows.orchestration.gpu_permit import GpuPermit, gpu_permit
 from flows.orchestration.server.dead_runs import crash_dead_tasks
 from flows.orchestration.shared_devices import say_who_computes_here
-from flows.plan.devices import refuse_on_this_machine
-from flows.plan.refusal import refuse_undivided, refuse_unfit
-from flows.plan.rows import SHORTEST, with_rows
+from flows.plan.rows import with_rows
+from flows.plan.workload import SHORTEST
 from flows.report.shown_run import ShownRun
 from flows.report.terminal.live import current_view
 from flows.report.trackers import open_tracker
-from flows.session import LastStageDone, Role, Session, Stages, check_recipe, freeze_recipe, recipe_to_continue
+from flows.session.calls import Stages
+from flows.session.frozen import check_recipe, freeze_recipe, recipe_to_continue
+from flows.session.saving import LastStageDone
+from flows.session.session import Session
+from flows.session.views import ProgressView
 from stages.context import Profile, StageContext
 from stages.processes.scratch import Scratch
 
-BEFORE_ITERATIONS = ("warm_start", "distil", "sft", "pretrain", "rate")
-IN_ITERATIONS = ("sample", "grade", "teach", "value", "pack", "finetune", "evaluate", "promote")
-REDOABLE = BEFORE_ITERATIONS + IN_ITERATIONS
 REFRESH = (
-    f"Stages to run again although they are published: {', '.join(REDOABLE)}; in every iteration, or in one, as "
+    f"Stages to run again although they are published: {', '.join(REFRESHABLE)}; in every iteration, or in one, as "
     "`evaluate@3`. Later stages run again if their inputs change."
 )
-StageName = Annotated[str, Field(pattern=rf"^({'|'.join(REDOABLE)})(@[0-9]{{1,7}})?$")]
+StageName = Annotated[str, Field(pattern=rf"^({'|'.join(REFRESHABLE)})(@[0-9]{{1,7}})?$")]
 STOP_AFTER = "Stage of an iteration, as `sample@1`, after which the run stops; another machine can continue it."
 
 
@@ -65,7 +69,7 @@ class RunRequest(Config):
     profile_overrides: list[str] = Field(default=[], description="Changes of the profile, `section.key=value` each.")
     refresh: list[StageName] = Field(default=[], description=REFRESH)
     stop_after: str | None = Field(
-        default=None, pattern=rf"^({'|'.join(IN_ITERATIONS)})@[0-9]{{1,7}}$", description=STOP_AFTER
+        default=None, pattern=rf"^({'|'.join(STOPPABLE)})@[0-9]{{1,7}}$", description=STOP_AFTER
     )
     role: Role = Field(
         default="both",
@@ -106,7 +110,7 @@ def opened(request: RunRequest) -> Generator[Session]:
     samples_only = request.role == "sampler"  # the trainer's flow run freezes the recipe, and logs the metrics
     profile = fitting_profile(request.profile, request.profile_overrides, trains=not samples_only)
     if samples_only and request.refresh:
-        raise BadInputError("refresh", "a request to redo stages", "none for role sampler", "ask it of the trainer")
+        raise BadInputError("refresh", "a request to refresh stages", "none for role sampler", "ask it of the trainer")
     if samples_only:
         profile = profile.model_copy(update={"tracker": "none"})
     layout = RunLayout(request.run)
@@ -125,11 +129,12 @@ def opened(request: RunRequest) -> Generator[Session]:
     def before_writing() -> None:
         (check_recipe if samples_only else freeze_recipe)(store, layout, run.recipe)
 
-    refresh = request.refresh if begun else []  # a run that has not begun has nothing to redo
+    refresh = request.refresh if begun else []  # a run that has not begun has nothing to refresh
     with (
         suppress(LastStageDone),
         opened_run(
-            store, layout, written, profile, refresh, stop_after=request.stop_after, before_writing=before_writing
+            store, layout, written, profile, refresh, role=request.role, stop_after=request.stop_after,
+            before_writing=before_writing,
         ) as run,
     ):  # fmt: skip
         yield run
@@ -149,6 +154,7 @@ def opened_run(
     profile: Profile,
     refresh: Sequence[str],
     *,
+    role: Role = "both",
     stop_after: str | None = None,
     before_writing: Callable[[], None] = lambda: None,
 ) -> Generator[Session]:
@@ -156,36 +162,42 @@ def opened_run(
 
     Args:
         refresh: Stages to run again, besides those of earlier requests that are not finished.
+        role: The part of the run that this flow run does.
         stop_after: `stage@iteration` after which `LastStageDone` is raised; None runs to the end.
         before_writing: Called before any of the run's own artifacts is stored.
     """
     engine = profile.engine.with_graphs_for(recipe.most_in_flight)
     profile = profile.model_copy(update={"engine": engine})
     type_lines = compute_types(profile, hidden_size_of(recipe.model, store))
-    refreshes = record_request(store, layout, refresh, requested_at(), REDOABLE)
+    refreshes = record_request(store, layout, refresh, requested_at(), REFRESHABLE)
+    check_overlap(recipe, profile, role, refreshes=refreshes.unfinished)
+
+    def make_session(ctx: StageContext, live: ProgressView, permit: GpuPermit) -> Session:
+        return Session(
+            ctx,
+            live,
+            permit,
+            recipe=recipe,
+            layout=layout,
+            refresh=refreshes,
+            shown=ShownRun(layout, store, tracker, ctx.log, profile.store_link),
+            stop_after=stop_after,
+            before_writing=before_writing,
+            settle_rows=settle_rows,
+        )
+
     with (
         open_tracker(profile, store, layout.run, recipe.model_dump(mode="json")) as tracker,
-        opened_stages(store, profile) as stages,
+        opened_stages(store, profile, make_session) as session,
     ):
-        stages.live.run_opened(store, layout, recipe)
+        session.live.run_opened(store, layout, recipe)
         limits = [
             line
             for name, evaluation in (("evaluate", recipe.evaluate), ("final", recipe.final))
             for line in cut_below_training(evaluation.sampled, recipe.longest_sampling, f"{name}.sampled")
         ]
         for line in (*type_lines, *limits):
-            stages.live.line(line)
-        shown = ShownRun(layout, store, tracker, stages.ctx.log, profile.store_link)
-        session = Session(
-            recipe,
-            layout,
-            stages,
-            refreshes,
-            shown,
-            stop_after=stop_after,
-            before_writing=before_writing,
-            settle_rows=settle_rows,
-        )
+            session.live.line(line)
         yield session
         if refreshes.unfinished and session.reached >= last_iteration(store, layout):
             record_done(store, layout, refreshes)
@@ -198,8 +210,13 @@ def requested_at() -> datetime:
     return created
 
 
+S = TypeVar("S", bound=Stages)
+
+
 @contextmanager
-def opened_stages(store: Store, profile: Profile) -> Generator[Stages]:
+def opened_stages(
+    store: Store, profile: Profile, make: Callable[[StageContext, ProgressView, GpuPermit], S] = Stages
+) -> Generator[S]:
     """Yields the object that calls a flow's stages; closes the child processes at the end, also after an error.
 
     Task runs that a killed attempt of this flow run left open are set to `Crashed` first.
@@ -236,8 +253,8 @@ def opened_stages(store: Store, profile: Profile) -> Generator[Stages]:
             ) as ctx,
         ):
             permit.enders.append(ctx.close)
-            stages = Stages(ctx, live, permit)
-            with ctx.disks.explaining(), stages.saving_states():
+            stages = make(ctx, live, permit)
+            with ctx.disks.explaining(), stages.states.until_published():
                 yield stages
     except DeerstalkerError as error:
         if str(scratch.path) in str(error):  # the error names a log of the engine or the trainer

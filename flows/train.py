@@ -5,11 +5,10 @@ from prefect import flow
 from artifacts.layout import RunLayout
 from artifacts.refs import Puzzles, Ref, Report
 from flows import ahead
-from flows.curriculum import first_position, staged_iteration
 from flows.inputs.puzzle_sets import publish_set
-from flows.iteration import Position
+from flows.iteration import Position, first_position, run_iterations
 from flows.opening import RunRequest, opened
-from flows.session import Session
+from flows.session.session import Session
 from stages.evaluate import evaluate
 from stages.promote import promoted_checkpoint
 
@@ -22,17 +21,12 @@ def train(request: RunRequest) -> str:
         request: Run name, recipe, profile, store, overrides, role, and the stage after which to stop.
     """
     with opened(request) as run:
-        ahead.check_overlap(run, request.role)
         if request.role == "sampler":
             return _sample_ahead(run)
         puzzles, position = first_position(run, publish_set(run, run.recipe.puzzles))
         run.iteration_finished(0)
         _measure(run, position, puzzles, "before")
-        for n in range(1, run.recipe.iterations + 1):
-            position = ahead.overlapped_iteration(
-                staged_iteration, run, puzzles, position, n, run.recipe.iterations, request.role
-            )
-            run.iteration_finished(n)
+        position = run_iterations(run, puzzles, position, run.recipe.iterations, request.role)
         _measure(run, position, puzzles, "after")
         return run.write_report()
     return RunLayout(request.run).root  # `opened` ended the block early, after the stage that `stop_after` names

@@ -9,8 +9,8 @@ from pydantic import Field
 from artifacts.address import ArtifactAddress, Attempt
 from artifacts.config import Config
 from artifacts.errors import BadInputError
-from artifacts.identity import Identity, settings_of
-from artifacts.layout import shared_key
+from artifacts.identity import Identity
+from artifacts.layout import Shared, shared_key
 from artifacts.reading import Artifact
 from artifacts.refs import Answers, Checkpoint, Puzzles, Ref
 from artifacts.schemas import ANSWERS, ANSWERS_FILE, PUZZLES, as_table
@@ -24,7 +24,6 @@ from stages.sampling.collect import adopt_rollouts, collect
 from stages.sampling.config import SamplingConfig
 
 REVISION = 1
-_SHARED = "answers"
 
 
 class AskedApi(ApiRequest):
@@ -101,7 +100,7 @@ def identity_of(config: AnswerConfig, puzzles: Ref[Puzzles], weights: Ref[Checkp
 
 def answers_key(name: str, identity: Identity) -> str:
     """Returns the key of a model's answers; `name` must be fit for keys."""
-    return shared_key(_SHARED, name, identity)
+    return shared_key(Shared.ANSWERS, name, identity)
 
 
 def chosen_puzzles(store: Store, puzzles: Ref[Puzzles], split: str, count: int) -> pl.DataFrame:
@@ -129,7 +128,7 @@ def questions_of(chosen: pl.DataFrame, samples: int) -> list[PuzzleSample]:
 def stored_answers(store: Store, asked: ApiRequest) -> tuple[Attempt[Answers], pl.DataFrame]:
     """Returns the attempt that holds a model's answers to such requests, and the table of these answers, each once."""
     identity = Identity.of("answer", REVISION, {"asked": asked.identity()})
-    attempt = ArtifactAddress(store, shared_key(_SHARED, "bought", identity), Answers).attempt(identity, resumable=True)
+    attempt = ArtifactAddress(store, answers_key("bought", identity), Answers).attempt(identity, resumable=True)
     stored = attempt.adopt_shards(STEM, ANSWERS, by="answer", rows=1)
     return attempt, as_table([], ANSWERS) if stored is None else stored
 
@@ -147,7 +146,7 @@ def missing_questions(questions: Iterable[PuzzleSample], stored: pl.DataFrame) -
 def _asked(asked: AskedApi | AskedCheckpoint) -> dict[str, Any]:
     if isinstance(asked, AskedApi):
         return {"asked": asked.identity()}
-    return {"sampling": settings_of(asked.sampling)}
+    return {"sampling": asked.sampling.model_dump(mode="json")}
 
 
 def _bought(

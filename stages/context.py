@@ -15,6 +15,7 @@ from pydantic import Field
 from artifacts.activity import doing
 from artifacts.address import Attempt
 from artifacts.config import Config
+from artifacts.layout import RUNS
 from artifacts.local.full_disk import DiskWatch
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref
@@ -147,7 +148,7 @@ class StageContext:
         self.pool = Pool(profile.workers)
         self.disks = DiskWatch(
             folder
-            for folder in (store.local_path("runs"), scratch, profile.trainer.shared_dir, Path.home(), Path("/dev/shm"))
+            for folder in (store.local_path(RUNS), scratch, profile.trainer.shared_dir, Path.home(), Path("/dev/shm"))
             if folder is not None
         )
 

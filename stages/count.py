@@ -6,7 +6,7 @@ import polars as pl
 
 from artifacts.address import ArtifactAddress
 from artifacts.identity import Identity, sha256_json
-from artifacts.layout import shared_key
+from artifacts.layout import Shared, shared_key
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, PromptLengths, Puzzles, Ref
 from artifacts.schemas import LENGTHS_FILE, PROMPT_LENGTHS, PUZZLES
@@ -66,5 +66,5 @@ def identity_of(store: Store, weights: Ref[Checkpoint], puzzles: Ref[Puzzles]) -
 
 def address_of(store: Store, weights: Ref[Checkpoint], puzzles: Ref[Puzzles]) -> ArtifactAddress[PromptLengths]:
     """Returns the address of the counts: beside the puzzle sets, named by their identity."""
-    key = shared_key("puzzles", "lengths", identity_of(store, weights, puzzles))
+    key = shared_key(Shared.PUZZLES, "lengths", identity_of(store, weights, puzzles))
     return ArtifactAddress(store, key, PromptLengths)

@@ -8,7 +8,7 @@ from pydantic import Field
 from artifacts.address import ArtifactAddress
 from artifacts.config import Config
 from artifacts.identity import Identity
-from artifacts.layout import shared_key
+from artifacts.layout import Shared, shared_key
 from artifacts.refs import Draw, Ref
 from artifacts.schemas import PUZZLES
 from artifacts.store.store import Store
@@ -56,7 +56,7 @@ def identity_of(config: DrawConfig) -> Identity:
 
 def address_of(config: DrawConfig, store: Store) -> ArtifactAddress[Draw]:
     """Returns the address of a stretch: below the shared puzzles, named by its identity."""
-    return ArtifactAddress(store, shared_key("puzzles/drawn", f"{config.first:07d}", identity_of(config)), Draw)
+    return ArtifactAddress(store, shared_key(Shared.DRAWN, f"{config.first:07d}", identity_of(config)), Draw)
 
 
 def stretches(puzzle: GeneratedPuzzleConfig, seed: int, total: int) -> Iterator[DrawConfig]:

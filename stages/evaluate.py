@@ -1,7 +1,7 @@
 """The stage that measures a checkpoint on held-out puzzles."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
 import polars as pl
 from pydantic import Field, model_validator
@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from artifacts.address import ArtifactAddress, Attempt
 from artifacts.config import Config
 from artifacts.errors import BadInputError
-from artifacts.identity import Added, Identity, settings_of
+from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref, Report
 from artifacts.schemas import LOGPROB, PUZZLES, RESULTS, ROUNDS, ROUNDS_FILE, as_table
@@ -51,7 +51,7 @@ class EvaluateConfig(Config):
     sampled: HeldOutSampling = Field(default_factory=HeldOutSampling, description="Settings of the sampled answers.")
     greedy: bool = Field(default=True, description="Also take the most likely answer to each puzzle, once.")
     grader: Grader = Field(default="strict", description="Rules by which answers are read from a completion.")
-    strategies: Annotated[tuple[Strategy, ...], Added(before=())] = Field(
+    strategies: tuple[Strategy, ...] = Field(
         default=(),
         max_length=64,
         description="Strategies at test time that are measured as well, a table each. Those that choose among the "
@@ -67,7 +67,7 @@ class EvaluateConfig(Config):
     @property
     def identity_settings(self) -> dict[str, Any]:
         """The settings as JSON, without the strategies that choose among the samples, which sample nothing."""
-        return settings_of(self.model_copy(update={"strategies": rounds_strategies(self.strategies)}))
+        return self.model_copy(update={"strategies": rounds_strategies(self.strategies)}).model_dump(mode="json")
 
 
 def evaluate(

@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 from artifacts.address import ArtifactAddress
-from artifacts.identity import Identity, settings_of
+from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.schemas import PUZZLES
@@ -66,8 +66,7 @@ def fetch(
 def identity_of(config: FetchedModel, puzzles: Ref[Puzzles], taught: Taught | None = None) -> Identity:
     """Returns the identity of a fetched model; see `fetch` for the arguments.
 
-    The identity of a `scratch` model contains the puzzles and the kind of the texts that make its tokenizer. If they
-    are answers, it has no key `tokenizer`, like the identities from before that setting existed.
+    The identity of a `scratch` model contains the puzzles and the kind of the texts that make its tokenizer.
 
     A local folder enters the identity by its content, not by its path. A folder in an object store enters it by its
     address, and a hub model by its id and revision: to notice a change, every command would have to read the folder or
@@ -78,14 +77,11 @@ def identity_of(config: FetchedModel, puzzles: Ref[Puzzles], taught: Taught | No
         BadInputError: A local folder is missing or cannot be read.
     """
     if isinstance(config, FolderModel) and (folder := local_folder(config.path)) is not None:
-        prompt = {} if config.system_prompt is None else {"system_prompt": config.system_prompt}
-        return Identity.of("fetch", REVISION, {"source": config.source, "files": content_of(folder), **prompt})
+        of_content = {"files": content_of(folder), "system_prompt": config.system_prompt}
+        return Identity.of("fetch", REVISION, {"source": config.source, **of_content})
     if not isinstance(config, ScratchModel):
         return Identity.of("fetch", REVISION, config)
-    settings = settings_of(config)
-    settings.pop("tokenizer", None)
-    if kind := _tokenizer_kind(config, taught):
-        settings["tokenizer"] = kind
+    settings = {**config.model_dump(mode="json"), "tokenizer": _tokenizer_kind(config, taught)}
     return Identity.of("fetch", REVISION, settings, puzzles=puzzles)
 
 

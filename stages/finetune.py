@@ -1,13 +1,13 @@
 """The stage that updates the weights on a packed batch."""
 
 from dataclasses import replace
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError
-from artifacts.identity import Added, Identity, settings_of
+from artifacts.identity import Identity
 from artifacts.refs import Batch, Checkpoint, Ref, TrainingState
 from artifacts.tensors import BATCH_FILE, PackedBatch
 from stages.context import StageContext
@@ -34,11 +34,11 @@ class FinetuneConfig(LearningRateConfig):
     """Loss, optimizer, learning rate and reference of the GRPO updates."""
 
     epochs: int = Field(default=1, ge=1, le=1_000_000, description="Passes over the rollouts of an iteration.")
-    epoch_order: Annotated[EpochOrder, Added(before="same")] = Field(
+    epoch_order: EpochOrder = Field(
         default="shuffled",
         description="Mini-batches of the passes after the first: drawn again from the batch's rows, or as packed.",
     )
-    frozen_iterations: Annotated[int, Added(before=0)] = Field(
+    frozen_iterations: int = Field(
         default=0,
         ge=0,
         le=1_000_000,
@@ -52,7 +52,7 @@ class FinetuneConfig(LearningRateConfig):
         "from the checkpoint with a new optimizer.",
     )
     loss: LossConfig = Field(default_factory=LossConfig)
-    kl_schedule: Annotated[KlScheduleConfig | None, Added(before=None)] = Field(
+    kl_schedule: KlScheduleConfig | None = Field(
         default=None, description="How `loss.kl_coef` falls over the iterations; null keeps it."
     )
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
@@ -120,9 +120,8 @@ def finetune(
     config = config.model_copy(
         update={"loss": config.loss.model_copy(update={"kl_coef": kl_coef}), "kl_schedule": None}
     )
-    without_effect = {"epoch_order"} if config.epochs == 1 else set[str]()
-    left_out = {*LEARNING_RATE_SETTINGS, *without_effect, "frozen_iterations"}
-    settings = {name: value for name, value in settings_of(config).items() if name not in left_out}
+    left_out = {*LEARNING_RATE_SETTINGS, "frozen_iterations"}
+    settings = {name: value for name, value in config.model_dump(mode="json").items() if name not in left_out}
     reference = None if config.reference == "none" else weights.reference
     if config.reference != "none" and reference is None:
         raise BadInputError(

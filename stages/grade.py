@@ -15,7 +15,7 @@ from pydantic import Field
 from artifacts.address import ArtifactAddress
 from artifacts.config import Config
 from artifacts.errors import NEW_RUN, BadInputError
-from artifacts.identity import Identity, settings_of
+from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Grades, Puzzles, Ref, Rollouts
 from artifacts.schemas import (
@@ -89,7 +89,7 @@ def grade(
         BadInputError: A setting needs a capability that an environment lacks. Or the level is `process`, but nothing
             can be proved about a puzzle, or no completion makes a statement.
     """
-    identity = Identity.of("grade", REVISION, effective_settings(config), rollouts=rollouts, puzzles=puzzles)
+    identity = Identity.of("grade", REVISION, config, rollouts=rollouts, puzzles=puzzles)
     if published := out.find(identity):
         return published
     train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES)
@@ -149,16 +149,6 @@ def grade(
     attempt.write_table(GRADES_FILE, grades, GRADES)
     unread = {f"unread/{reason}": count for reason, count in unread_counts(grades["answers"]).items()}
     return attempt.publish({**summary(grades, sampled), **unread, **sums}, rollouts=rollouts, puzzles=puzzles)
-
-
-def effective_settings(config: GradeConfig) -> dict[str, Any]:
-    """Returns the settings that enter the identity. Those of steps are left out under the level `outcome`."""
-    settings = settings_of(config)
-    if config.advantage.level == "outcome":
-        settings["reward"].pop("step_rewards", None)
-        settings["advantage"].pop("step_baseline", None)
-        settings["advantage"].pop("step_discount", None)
-    return settings
 
 
 def _sampled_model(rollouts: Artifact, ctx: StageContext) -> Path:

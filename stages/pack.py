@@ -6,7 +6,7 @@ import polars as pl
 
 from artifacts.address import ArtifactAddress
 from artifacts.errors import IntegrityError
-from artifacts.identity import Identity, settings_of
+from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Grades, Ref, Rollouts, Values
 from artifacts.schemas import BY_TOOL, GRADES, GRADES_FILE, ROLLOUTS, TOKEN_ADVANTAGES, TOKEN_ADVANTAGES_FILE
@@ -47,7 +47,7 @@ def pack(
         IntegrityError: The grades or the token advantages are not those of the rollouts, or the batch breaks an
             invariant.
     """
-    settings = {**settings_of(config), "mixed_only": True} if mixed_only else config
+    settings = {**config.model_dump(mode="json"), "mixed_only": mixed_only}
     identity = Identity.of("pack", REVISION, settings, rollouts=rollouts, grades=grades, values=values)
     if published := out.find(identity):
         return published

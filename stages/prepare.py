@@ -5,14 +5,14 @@ import time
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from artifacts.address import ArtifactAddress
 from artifacts.config import Config
 from artifacts.errors import BadInputError
-from artifacts.identity import Added, Identity, settings_of
+from artifacts.identity import Identity
 from artifacts.local.input_files import LARGEST_TABLE, read_input
 from artifacts.reading import Artifact
 from artifacts.refs import Puzzles, Ref
@@ -46,7 +46,7 @@ class PrepareConfig(Config):
         default=64, ge=0, le=10_000_000, description="Number of held-out puzzles for the final measurement only."
     )
     seed: int = Field(default=0, ge=0, description="Seed of the generator, or of the choice of questions from a file.")
-    overlong: Annotated[Literal["refuse", "drop"], Added(before="refuse")] = Field(
+    overlong: Literal["refuse", "drop"] = Field(
         default="refuse",
         description="Prompts that leave no room for an answer in the model's context: refuse ends the run before it "
         "samples, drop leaves their puzzles out and counts them.",
@@ -54,7 +54,7 @@ class PrepareConfig(Config):
     file: str | None = Field(
         default=None, description="Read this file, JSON in the published format, into the test split."
     )
-    thinking: Annotated[ThinkingConfig, Added(before=DEFAULT_THINKING)] = Field(
+    thinking: ThinkingConfig = Field(
         default=DEFAULT_THINKING, description="What counts as thinking in a completion and is not graded."
     )
 
@@ -141,15 +141,15 @@ def identity_of(config: PrepareConfig, source: ItemSource | None = None) -> Iden
     if config.file is None:
         return Identity.of("prepare", REVISION, config)
     content = read_input(config.file, "a JSON file of puzzles", "check the path", most_bytes=LARGEST_TABLE)
-    thinking = {name: value for name, value in settings_of(config).items() if name == "thinking"}
-    return Identity.of("prepare", REVISION, {"sha256": hashlib.sha256(content).hexdigest(), **thinking})
+    thinking = config.thinking.model_dump(mode="json")
+    return Identity.of("prepare", REVISION, {"sha256": hashlib.sha256(content).hexdigest(), "thinking": thinking})
 
 
 def settings_without_locations(config: PrepareConfig) -> dict[str, Any]:
     """Returns the settings of a listed set without those that only say where its items are."""
     assert isinstance(config.puzzle, SourceConfig)
-    settings = settings_of(config)
-    settings.pop("overlong", None)
+    settings = config.model_dump(mode="json")
+    del settings["overlong"]
     for name in config.puzzle.LOCATIONS:
         del settings["puzzle"][name]
     return settings

@@ -1,6 +1,6 @@
 """The stage that samples completions from a checkpoint."""
 
-from typing import Annotated, Self
+from typing import Self
 
 import polars as pl
 from pydantic import Field, model_validator
@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from artifacts.address import ArtifactAddress
 from artifacts.config import Config
 from artifacts.errors import NEW_RUN, BadInputError
-from artifacts.identity import Added, Identity, settings_of
+from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Levels, Puzzles, Ref, Rollouts
 from artifacts.schemas import LEVELS, LEVELS_FILE, PUZZLES
@@ -38,10 +38,10 @@ class SampleConfig(Config):
         "right; null disables it.",
     )
     seed: int = Field(default=0, ge=0, description="Seed of the order of the train puzzles.")
-    order: Annotated[Order, Added(before=Shuffled())] = Field(
+    order: Order = Field(
         default=Shuffled(), discriminator="by", description="Order in which iterations take the train puzzles."
     )
-    where: Annotated[tuple[Selection, ...], Added(before=())] = Field(
+    where: tuple[Selection, ...] = Field(
         default=(),
         max_length=20,
         description="Filter of the train puzzles: those that at least one of these selections takes; all if it is "
@@ -99,8 +99,7 @@ def sample(
         TransientError: The engine died or hung more often than `restarts` allows.
     """
     read = levels if config.rated_names else None
-    began = {} if since == 1 else {"since": since}
-    settings = {**settings_of(config), "iteration": iteration, **began}
+    settings = {**config.model_dump(mode="json"), "iteration": iteration, "since": since}
     revision = REVISION if config.resample is None else RESAMPLE_REVISION
     identity = Identity.of("sample", revision, settings, weights=weights, puzzles=puzzles, levels=read)
     if published := out.find(identity):

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 from flows.cli.console.wheel_tag import correct_wheel_tag
+from tests.support import memory_store
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Without cached bytecode every command that a test starts compiles its imports: 1.2 s of CPU each.
@@ -20,6 +21,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 settings.register_profile("no-deadline", deadline=None)
 settings.load_profile("no-deadline")
+memory_store.register()
 correct_wheel_tag()  # as the command line does, for who calls `uv run pytest` only
 
 

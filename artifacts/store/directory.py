@@ -99,13 +99,6 @@ class DirectoryBackend:
                 synchronise_folder(path.parent)
         return True
 
-    def exists(self, key: str) -> bool:
-        try:
-            self.size(key)
-        except MissingKeyError:
-            return False
-        return True
-
     def size(self, key: str) -> int:
         with self._failures(key, reading=True):
             status = self._path(key).stat()

@@ -127,7 +127,7 @@ def too_large(where: str, size_bytes: int, most_bytes: int) -> IntegrityError:
 
 
 class Backend(Protocol):
-    """The operations that differ between a directory, memory and S3. Their keys and prefixes are valid.
+    """The operations that differ between a directory and S3. Their keys and prefixes are valid.
 
     `Store` has methods of the same meaning, which document arguments, results and errors.
     """
@@ -143,8 +143,6 @@ class Backend(Protocol):
     def write(self, key: str, data: bytes) -> None: ...
 
     def create(self, key: str, data: bytes) -> bool: ...
-
-    def exists(self, key: str) -> bool: ...
 
     def size(self, key: str) -> int: ...
 

@@ -8,7 +8,7 @@ from artifacts.errors import BadInputError
 DEFAULT_STORE = "./deerstalker-data"
 """The store that is used if a person names none."""
 _FORMS = "a folder, file:///absolute/path, or s3://bucket/prefix"
-_SCHEMES = ("file:", "s3:", "memory:")
+_SCHEMES = ("file:", "s3:")
 
 
 def local_folder(address: str) -> Path | None:

@@ -15,8 +15,8 @@ from typing import Any
 from artifacts.errors import SEE_DOCTOR, DeerstalkerError, IntegrityError, StoreError, TransientError
 from artifacts.local.input_files import LARGEST_DOCUMENT
 from artifacts.store.keys import FileDigest, MissingKeyError, Progress, Stray, Unfinished
-from artifacts.store.s3_faults import S3Options, error_code, with_retries
-from artifacts.store.s3_requests import S3Requests, content_md5
+from artifacts.store.s3_faults import error_code, with_retries
+from artifacts.store.s3_requests import S3Options, S3Requests, content_md5
 
 _MAX_PARTS = 10_000
 _DELETE_BATCH = 1_000
@@ -73,13 +73,6 @@ class S3Backend:
 
     def _holds(self, key: str, data: bytes) -> bool:
         return self.read(key, max(len(data), LARGEST_DOCUMENT)) == data
-
-    def exists(self, key: str) -> bool:
-        try:
-            self.size(key)
-        except MissingKeyError:
-            return False
-        return True
 
     def size(self, key: str) -> int:
         return int(self._s3.retried(lambda: self._s3.head(key), key)["ContentLength"])

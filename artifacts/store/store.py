@@ -1,4 +1,4 @@
-"""Access to stored files in folders, in memory and on S3, through the same few operations."""
+"""Access to stored files in folders and on S3, through the same few operations."""
 
 import os
 import secrets
@@ -29,9 +29,8 @@ from artifacts.store.keys import (
     shown,
 )
 from artifacts.store.location import local_folder, split_address
-from artifacts.store.memory import MemoryBackend
 from artifacts.store.s3 import S3Backend
-from artifacts.store.s3_faults import S3Options
+from artifacts.store.s3_requests import S3Options
 from artifacts.store.transfer import digest_of, write_hashed
 
 __all__ = [
@@ -45,6 +44,9 @@ __all__ = [
     "Stray",
     "Unfinished",
 ]
+
+BACKENDS: dict[str, Callable[[str, str, S3Options], Backend]] = {"s3": S3Backend}
+"""Makes the backend of an address that names no folder from its bucket, prefix and options, by scheme."""
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
@@ -66,7 +68,7 @@ class Store:
         """Opens the store at an address and checks that it can be used.
 
         Args:
-            url: `s3://bucket/prefix`, `file:///folder`, a plain path, or `memory://name` (this process only).
+            url: `s3://bucket/prefix`, `file:///folder`, or a plain path.
             options: Endpoint, credentials and limits for S3; by default those of the environment.
             writable: For a folder: whether to try a write. The first write makes an absent folder. With False the
                 folder must exist.
@@ -80,13 +82,12 @@ class Store:
         if (folder := local_folder(url)) is not None:
             return cls(DirectoryBackend(folder, writable=writable))
         parts = split_address(url)
-        if parts.scheme == "memory":
-            return cls(MemoryBackend(f"{parts.netloc}{parts.path}".strip("/")))
-        if parts.scheme == "s3":
-            if not parts.netloc:
-                raise BadInputError(url, "no bucket", "s3://bucket/prefix", "name a bucket")
-            return cls(S3Backend(parts.netloc, check_prefix(parts.path.strip("/")), options or S3Options()))
-        raise BadInputError(url, f"scheme {parts.scheme!r}", "file://, s3:// or memory://", _remedy(parts.scheme))
+        if parts.scheme not in BACKENDS:
+            raise BadInputError(url, f"scheme {parts.scheme!r}", "file:// or s3://", _remedy(parts.scheme))
+        if not parts.netloc:
+            raise BadInputError(url, "no bucket", "s3://bucket/prefix", "name a bucket")
+        prefix = check_prefix(parts.path.strip("/"))
+        return cls(BACKENDS[parts.scheme](parts.netloc, prefix, options or S3Options()))
 
     @property
     def url(self) -> str:
@@ -137,7 +138,11 @@ class Store:
     @doing("store")
     def exists(self, key: str) -> bool:
         """Returns whether there is content under a key; raises an error if the store does not answer."""
-        return self._backend.exists(check_key(key))
+        try:
+            self._backend.size(check_key(key))
+        except MissingKeyError:
+            return False
+        return True
 
     def size(self, key: str) -> int:
         """Returns the length of the content in bytes.

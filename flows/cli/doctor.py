@@ -119,7 +119,7 @@ def _checks(recipe: str | None, changes: Sequence[str], hardware: Hardware, url:
 
 
 def _load_sized(name: str, changes: Sequence[str], hardware: Hardware) -> "tuple[Recipe, ModelSize]":
-    """Returns a recipe and the size of its model; of a staged recipe, its stage with the longest completions."""
+    """Returns a recipe and the size of its model; of a recipe with phases, the phase with the longest completions."""
     from flows.config.model_size import model_size
     from flows.config.recipes import load_recipe
     from flows.plan.rows import with_rows
@@ -157,11 +157,11 @@ def plan(
         write: File in which the fastest profile that fits is written; it must not exist.
         plot: PNG file in which the seconds for 1 to 64 GPUs are drawn, with the limiting term; it must not exist.
     """
+    from flows.checks.fitting import refuse_undivided
     from flows.config.recipes import load_profile, load_recipe
     from flows.plan.cluster import cluster
     from flows.plan.page import document, profile_text
     from flows.plan.plan import make_plan
-    from flows.plan.refusal import refuse_undivided
     from flows.plan.rows import planned_rows
 
     for name, value in (("nodes", nodes), ("completion-tokens", completion_tokens), ("prompt-tokens", prompt_tokens)):

@@ -110,11 +110,13 @@ def diff(a: str, b: str, /, *, options: Stored = STORED) -> None:
 
 
 def _ref(name: str, store: Store) -> Ref[Any]:
+    from artifacts.layout import artifact_of
     from artifacts.reading import Artifact
     from flows.lookup.checkpoints import find_checkpoint
 
     if "/" in name:
-        return Artifact.at(store, name.strip("/").removesuffix("/manifest.json")).ref
+        key = name.strip("/")
+        return Artifact.at(store, artifact_of(key) or key).ref
     source = find_checkpoint(name, store)
     if not isinstance(source, Ref):
         raise BadInputError(name, "a model outside of the store", "an artifact: its key, a run, or RUN@ITERATION")

@@ -50,8 +50,8 @@ def prune(
         comparisons: Also remove the results of compare.
         yes: Remove the files; without this option they are only listed.
     """
-    from flows.removal import lost, remove
-    from flows.retention import Retention, awaited, plan
+    from flows.upkeep.removal import lost, remove
+    from flows.upkeep.retention import Retention, awaited, plan
 
     settings = {
         "parts": parts.split(","),
@@ -138,7 +138,7 @@ def verify(
 
 def _unfinished(store: Store, runs: Sequence[str] = ()) -> list[Unfinished] | None:
     """Returns the unfinished writes; None, and a line on stderr, if the server does not list them."""
-    from flows.removal import unfinished_writes
+    from flows.upkeep.removal import unfinished_writes
 
     try:
         return unfinished_writes(store, runs)

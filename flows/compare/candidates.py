@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from artifacts.errors import BadInputError
-from artifacts.identity import settings_of, sha256_json
+from artifacts.identity import sha256_json
 from artifacts.refs import Checkpoint, Ref
 from artifacts.store.store import Store
+from flows.checks.compared import check_buffer, refuse_value_models
+from flows.checks.learning import check_learns
 from flows.compare.algorithm import algorithm
-from flows.config.learning import check_learns
 from flows.config.recipe import Recipe
 from flows.config.recipe_diff import differences
 from flows.config.recipes import load_recipe, overridden, validate
@@ -45,7 +45,7 @@ class ComparedRecipe:
 
     def folder(self, rollouts: Ref[Any]) -> str:
         """Returns the name of the folder for its artifacts; it contains a digest of the settings and the rollouts."""
-        settings = {part: settings_of(getattr(self.recipe, part)) for part in LEARNING}
+        settings = {part: getattr(self.recipe, part).model_dump(mode="json") for part in LEARNING}
         digest = sha256_json({**settings, "mixed_only": self.mixed_only, "rollouts": rollouts.digest})
         return f"{_slug(self.name)}-{digest[:_DIGITS]}"
 
@@ -110,12 +110,11 @@ def _candidate(name: str, own: Recipe, overrides: Sequence[str]) -> ComparedReci
             if setting != "sample.resample":  # a comparison samples nothing; `mixed_only` replaces this setting
                 section, key = setting.split(".")
                 settings[section][key] = value
-    if source.value is not None or own.value is not None:
-        raise BadInputError(name, "a value model", "recipes without one", "train them as runs, and `diff` the runs")
+    refuse_value_models(name, source, own)
     recipe = validate(Recipe, overridden(settings, overrides), name)
     recipe = recipe.with_rows_of(own.model_dump(mode="json"))  # so that nothing but the algorithm differs
     check_learns(recipe)
-    _check_buffer(name, recipe, own)
+    check_buffer(name, recipe, own)
     resamples = source.sample.resample is not None or recipe.sample.resample is not None
     return ComparedRecipe(
         name, recipe, "sections" if same_scale else "algorithm", mixed_only=resamples and own.sample.resample is None
@@ -125,24 +124,6 @@ def _candidate(name: str, own: Recipe, overrides: Sequence[str]) -> ComparedReci
 def _scale(recipe: Recipe) -> tuple[dict[str, Any], int]:
     """Returns the scale of a recipe: its model without the seed, and the length of its longest completion."""
     return recipe.model.model_dump(mode="json", exclude={"seed"}), recipe.sample.sampling.max_tokens
-
-
-def _check_buffer(name: str, recipe: Recipe, own: Recipe) -> None:
-    """Checks that the candidate's overlong buffer is shorter than the longest completion.
-
-    With a longer buffer, every token of a completion costs reward.
-
-    Raises:
-        BadInputError: The buffer is too long, and the candidate's reward is not the run's own.
-    """
-    buffer, longest = recipe.grade.reward.overlong_buffer_tokens, own.sample.sampling.max_tokens
-    if buffer is not None and buffer >= longest and recipe.grade.reward != own.grade.reward:
-        raise BadInputError(
-            name,
-            f"grade.reward.overlong_buffer_tokens is {buffer}, but the run's completions have at most {longest} tokens",
-            "a buffer shorter than the longest completion",
-            f"for instance --set grade.reward.overlong_buffer_tokens={max(1, longest // 5)}",
-        )
 
 
 def _slug(name: str) -> str:

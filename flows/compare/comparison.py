@@ -9,13 +9,13 @@ from pydantic import Field
 
 from artifacts.address import ArtifactAddress
 from artifacts.config import Config
-from artifacts.errors import BadInputError
 from artifacts.layout import RunLayout
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Grades, K, Puzzles, Ref, Report, TrainingState
 from artifacts.schemas import ROLLOUTS
 from artifacts.store.store import Store
+from flows.checks.compared import check_compared_rows, refuse_uncomparable
 from flows.compare.candidates import OWN, ComparedRecipe, candidates, page_folder, starting_weights
 from flows.compare.comparison_report import write_report
 from flows.config.recipe import Recipe
@@ -23,7 +23,7 @@ from flows.lookup.history import IterationRecord, read_run
 from flows.opening import fitting_profile, opened_stages
 from flows.report.figures import compared
 from flows.report.metrics import INTERVAL, Presence, number
-from flows.session import Stages
+from flows.session.calls import Stages
 from stages.evaluate import evaluate
 from stages.finetune import finetune
 from stages.grade import grade
@@ -63,15 +63,7 @@ def compare(request: CompareRequest) -> dict[str, Any]:
     store = Store.open(request.store)
     record = read_run(store, request.run)
     own = record.recipe_at(request.iteration)
-    if own.teach is not None:
-        raise BadInputError(
-            f"run {request.run!r}", "on-policy distillation", "a run that learns from rewards", "compare other runs"
-        )
-    if own.iterate_ahead:
-        raise BadInputError(
-            f"run {request.run!r}", "rollouts of older weights than those that were trained (iterate_ahead = 1)",
-            "rollouts of the weights that candidates train", "compare on a run with iterate_ahead = 0",
-        )  # fmt: skip
+    refuse_uncomparable(request.run, own)
     tried = candidates(own, request.recipes, request.overrides)
     rollouts = Artifact.at(store, record.layout.iteration(request.iteration, "rollouts"))
     check_rows(tried, rollouts)
@@ -97,14 +89,7 @@ def check_rows(tried: Sequence[ComparedRecipe], rollouts: Artifact) -> None:
     prompts, completions = (rollouts.read_tables(ROLLOUTS)[name].list.len() for name in columns)
     longest = int((prompts + completions).cast(pl.Int64).to_numpy().max(initial=0))
     for candidate in tried:
-        pack = candidate.recipe.pack
-        if pack.overlong == "refuse" and pack.row_size < longest:
-            raise BadInputError(
-                candidate.name,
-                f"pack.row_tokens is {pack.row_size}, but a completion with its prompt has {longest} tokens",
-                f"at least {longest}",
-                f"--set pack.row_tokens={longest}",
-            )
+        check_compared_rows(candidate.name, candidate.recipe.pack, longest)
 
 
 def _trained_figures(

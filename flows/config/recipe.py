@@ -1,12 +1,11 @@
 """The recipe of a run as one typed config."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from artifacts.config import Config
-from artifacts.identity import Added
 from flows.config.distillation import DistillationConfig
 from stages.curriculum.levels import RUN
 from stages.curriculum.overlay import SECTIONS, with_base_sections
@@ -20,8 +19,9 @@ from stages.finetune import FinetuneConfig
 from stages.grade import GradeConfig, NeededCapability, needs_of
 from stages.grpo.packing import PackConfig
 from stages.models.source import ModelConfig
-from stages.optional.advance import StageEnd
+from stages.optional.advance import PhaseEnd
 from stages.optional.rate import PassRateConfig
+from stages.optional.sft import WarmStartConfig
 from stages.optional.teach import POLICY, TeachConfig
 from stages.prepare import PrepareConfig
 from stages.promotion.gate import PromoteConfig
@@ -31,25 +31,24 @@ from stages.sampling.config import SamplingConfig
 from stages.sampling.limits import longest, with_followed_limits
 from stages.strategies.config import BestOf
 from stages.training.critic import ValueConfig
-from stages.warm_start import WarmStartConfig
 
 
-class StageConfig(StageEnd):
-    """One stage of a run: when it ends, what it begins with, and the settings in which it differs from the recipe."""
+class PhaseConfig(PhaseEnd):
+    """One phase of a run: when it ends, what it begins with, and the settings in which it differs from the recipe."""
 
-    name: str = Field(min_length=1, max_length=40, description="Name of the stage, for people.")
-    reference: Literal["kept", "stage_start"] = Field(
+    name: str = Field(min_length=1, max_length=40, description="Name of the phase, for people.")
+    reference: Literal["kept", "phase_start"] = Field(
         default="kept",
-        description="Reference model of the KL term: that of the stage before, or the checkpoint that this one begins "
+        description="Reference model of the KL term: that of the phase before, or the checkpoint that this one begins "
         "with.",
     )
     optimizer: Literal["kept", "fresh"] = Field(
         default="kept",
-        description="`fresh`: the stage begins from the published checkpoint with a new optimizer, as a new process "
+        description="`fresh`: the phase begins from the published checkpoint with a new optimizer, as a new process "
         "does.",
     )
     may_shrink: bool = Field(
-        default=False, description="Allow a lower limit of completion tokens than in the stage before."
+        default=False, description="Allow a lower limit of completion tokens than in the phase before."
     )
     sample: SampleConfig = Field(default_factory=SampleConfig)
     grade: GradeConfig = Field(default_factory=GradeConfig)
@@ -62,21 +61,21 @@ class StageConfig(StageEnd):
             raise ValueError(f"name must be one line of printable characters, got {self.name!r}")
         return self
 
-    def check_after(self, before: "StageConfig | None", *, is_last: bool) -> None:
-        """Refuses a stage that cannot follow the one before it.
+    def check_after(self, before: "PhaseConfig | None", *, is_last: bool) -> None:
+        """Refuses a phase that cannot follow the one before it.
 
         Raises:
             ValueError: It has no end, or is the last one and has an end; it begins with a reference that is not used;
                 or its completions are shorter than before.
         """
         if is_last and not self.is_open:
-            raise ValueError(f"the last stage, {self.name!r}, ends with the run: drop its iterations and until")
+            raise ValueError(f"the last phase, {self.name!r}, ends with the run: drop its iterations and until")
         if not is_last and self.is_open:
-            raise ValueError(f"{self.name!r} has no end: set its iterations or until; only the last stage needs none")
-        if self.reference == "stage_start" and self.finetune.reference == "none":
+            raise ValueError(f"{self.name!r} has no end: set its iterations or until; only the last phase needs none")
+        if self.reference == "phase_start" and self.finetune.reference == "none":
             raise ValueError(
-                f"reference of {self.name!r} is 'stage_start', but finetune.reference is 'none': set it, or leave the "
-                "stage's reference out"
+                f"reference of {self.name!r} is 'phase_start', but finetune.reference is 'none': set it, or leave the "
+                "phase's reference out"
             )
         if before is None or self.may_shrink:
             return
@@ -94,7 +93,7 @@ class Recipe(Config):
     title: str = Field(description="Purpose of the recipe, in one line.")
     iterations: int = Field(ge=0, le=1_000_000, description="GRPO iterations after the warm start.")
     seed: int = Field(default=0, ge=0, description="Seed of every section without a seed of its own.")
-    iterate_ahead: Annotated[int, Added(before=0)] = Field(
+    iterate_ahead: int = Field(
         default=0,
         ge=0,
         le=1,
@@ -105,15 +104,15 @@ class Recipe(Config):
     model: ModelConfig
     puzzles: PrepareConfig = Field(default_factory=PrepareConfig)
     warm_start: WarmStartConfig | None = None
-    distil: Annotated[DistillationConfig | None, Added(before=None)] = Field(
+    distil: DistillationConfig | None = Field(
         default=None, description="Supervised fine-tuning on the texts of a teacher, after the warm start; null: none."
     )
     sample: SampleConfig = Field(default_factory=SampleConfig)
     grade: GradeConfig = Field(default_factory=GradeConfig)
-    value: Annotated[ValueConfig | None, Added(before=None)] = Field(
+    value: ValueConfig | None = Field(
         default=None, description="A value model, which gives each token its advantage; null: none."
     )
-    teach: Annotated[TeachConfig | None, Added(before=None)] = Field(
+    teach: TeachConfig | None = Field(
         default=None, description="On-policy distillation: a teacher judges the tokens of the rollouts; null: none."
     )
     pack: PackConfig = Field(default_factory=PackConfig)
@@ -125,16 +124,16 @@ class Recipe(Config):
         "the last.",
     )
     promote: PromoteConfig = Field(default_factory=PromoteConfig)
-    alarm: Annotated[RewardAlarm | None, Added(before=None)] = Field(
+    alarm: RewardAlarm | None = Field(
         default=RewardAlarm(),
         description="Rule by which the run warns that reward rises while held-out accuracy falls; null disables it.",
     )
 
-    rate: Annotated[PassRateConfig | None, Added(before=None)] = None
-    stages: Annotated[list[StageConfig], Added(before=[])] = Field(
+    rate: PassRateConfig | None = None
+    phases: list[PhaseConfig] = Field(
         default=[],
         max_length=50,
-        description="Stages of the run, one after the other. Each is the recipe with other settings of "
+        description="Phases of the run, one after the other. Each is the recipe with other settings of "
         f"{', '.join(SECTIONS)}; the last one ends with the run.",
     )
 
@@ -173,31 +172,31 @@ class Recipe(Config):
         return with_followed_limits(with_base_sections(_with_correction(spread)))
 
     @model_validator(mode="after")
-    def _stages_agree(self) -> Self:
+    def _phases_agree(self) -> Self:
         self._check_sections()
         if self.iterate_ahead:
             self._check_ahead()
-        for number, stage in enumerate(self.stages):
+        for number, phase in enumerate(self.phases):
             try:
-                if stage.until and stage.until.metric == "greedy_accuracy" and not self.evaluate.greedy:
+                if phase.until and phase.until.metric == "greedy_accuracy" and not self.evaluate.greedy:
                     raise ValueError("until.metric is greedy_accuracy, but evaluate.greedy is false")
-                stage.check_after(self.stages[number - 1] if number else None, is_last=number == len(self.stages) - 1)
-                self.in_stage(number)._check_sections()
+                phase.check_after(self.phases[number - 1] if number else None, is_last=number == len(self.phases) - 1)
+                self.in_phase(number)._check_sections()
             except ValueError as error:
-                raise ValueError(f"stages.{number}: {error}") from error
+                raise ValueError(f"phases.{number}: {error}") from error
         return self
 
-    def in_stage(self, number: int) -> Self:
-        """Returns the recipe of a stage, counted from 0: this one with the sections of the stage."""
-        stage = self.stages[number]
-        return self.model_copy(update={**{name: getattr(stage, name) for name in SECTIONS}, "stages": []})
+    def in_phase(self, number: int) -> Self:
+        """Returns the recipe of a phase, counted from 0: this one with the sections of the phase."""
+        phase = self.phases[number]
+        return self.model_copy(update={**{name: getattr(phase, name) for name in SECTIONS}, "phases": []})
 
-    def with_packs(self, own: PackConfig, of_stages: Sequence[PackConfig] = ()) -> Self:
-        """Returns the recipe with its section `pack` and those of its first stages replaced."""
-        stages = list(self.stages)
-        for number, pack in enumerate(of_stages):
-            stages[number] = stages[number].model_copy(update={"pack": pack})
-        return self.model_copy(update={"pack": own, "stages": stages})
+    def with_packs(self, own: PackConfig, of_phases: Sequence[PackConfig] = ()) -> Self:
+        """Returns the recipe with its section `pack` and those of its first phases replaced."""
+        phases = list(self.phases)
+        for number, pack in enumerate(of_phases):
+            phases[number] = phases[number].model_copy(update={"pack": pack})
+        return self.model_copy(update={"pack": own, "phases": phases})
 
     def with_rows_of(self, frozen: Mapping[str, Any]) -> Self:
         """Returns the recipe with the numbers of a frozen one in place of each `pack.row_tokens` that is `auto`."""
@@ -207,22 +206,22 @@ class Recipe(Config):
             known = pack.row_tokens == "auto" and isinstance(number, int)
             return pack.model_copy(update={"row_tokens": number}) if known else pack
 
-        stages = zip(self.stages, frozen.get("stages", ()), strict=False)
-        return self.with_packs(begun(self.pack, frozen), [begun(stage.pack, section) for stage, section in stages])
+        phases = zip(self.phases, frozen.get("phases", ()), strict=False)
+        return self.with_packs(begun(self.pack, frozen), [begun(phase.pack, section) for phase, section in phases])
 
     @property
     def parts(self) -> list[Self]:
-        """The recipes by which iterations work: those of the stages, or this one."""
-        return [self.in_stage(number) for number in range(len(self.stages))] or [self]
+        """The recipes by which iterations work: those of the phases, or this one."""
+        return [self.in_phase(number) for number in range(len(self.phases))] or [self]
 
     @property
     def longest_sampling(self) -> SamplingConfig:
-        """The settings by which iterations sample; in a staged run, those of the stage with the highest limit."""
+        """The settings by which iterations sample; in a run with phases, those of the phase with the highest limit."""
         return longest([part.sample.sampling for part in self.parts])
 
     @property
     def most_in_flight(self) -> int | None:
-        """Largest number of completions that a stage asks for at once; None if a stage asks for all train puzzles."""
+        """Largest number of completions that a phase asks for at once; None if a phase asks for all train puzzles."""
         if self.rate is not None or (self.distil is not None and self.distil.samples):
             return None
         samples = [part.sample for part in self.parts]
@@ -244,10 +243,10 @@ class Recipe(Config):
             )
         self._check_abilities()
         self._check_value_model()
-        warm_start_puzzles = self.warm_start.steps * self.warm_start.puzzles_per_step if self.warm_start else 0
+        warm_start_puzzles = self.warm_start.puzzles if self.warm_start else 0
         taught_puzzles = self.distil.puzzles_per_round if self.distil else 0
         for value, name, bound, bound_name in (
-            (warm_start_puzzles, "warm_start.steps x warm_start.puzzles_per_step", self.puzzles.train, "puzzles.train"),
+            (warm_start_puzzles, "warm_start.steps x warm_start.texts_per_step", self.puzzles.train, "puzzles.train"),
             (self.sample.puzzles_per_iteration, "sample.puzzles_per_iteration", self.puzzles.train, "puzzles.train"),
             (self.sample.stride, "the stride of sample.resample", self.puzzles.train, "puzzles.train"),
             (self.evaluate.puzzles, "evaluate.puzzles", self.puzzles.val, "puzzles.val"),
@@ -296,8 +295,8 @@ class Recipe(Config):
 
     def _check_ahead(self) -> None:
         """Refuses settings that need iteration i before iteration i + 1 is sampled, and a loss without correction."""
-        if self.stages:
-            raise ValueError("iterate_ahead samples before it is known which of `stages` comes next: set it to 0")
+        if self.phases:
+            raise ValueError("iterate_ahead samples before it is known which of `phases` comes next: set it to 0")
         if self.rates_itself:
             raise ValueError(
                 "iterate_ahead samples before this iteration's rates are known, but sample.order or sample.where reads "

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from artifacts.errors import SEE_DOCTOR, BadInputError
+from flows.checks.devices import refuse_large_cache, refuse_missing_devices
 from flows.doctor.facts import MachineFacts, PrefectFacts, SoftwareFacts, SpeedFacts
 from flows.doctor.hardware import Component, Device, Hardware
 from flows.doctor.store_facts import StoreFacts
-from flows.plan.devices import refuse_large_cache, refuse_missing_devices
 from stages.hardware.compute_type import SLOW_FACTOR, Choice, ComputeType
 from stages.hardware.cuda import CudaFacts
 from stages.sampling import engine_key
@@ -44,6 +44,19 @@ class Check:
     found: str
     remedy: str = ""
     figures: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+def refused(name: str, error: BadInputError, before: str = "", figures: dict[str, Any] | None = None) -> Check:
+    """Returns the problem that a refusal is.
+
+    Args:
+        name: Name of the check.
+        error: The refusal.
+        before: Facts in front of it.
+        figures: The facts as numbers.
+    """
+    remedy = "; ".join(filter(None, (f"expected {error.expected}" if error.expected else "", error.remedy)))
+    return Check(name, "problem", f"{before}{error.where}: {error.found}", remedy, figures or {})
 
 
 def cpu_check(machine: MachineFacts) -> Check:
@@ -98,9 +111,7 @@ def gpu_check(machine: MachineFacts, software: SoftwareFacts, hardware: Hardware
     try:
         refuse_missing_devices(hardware.engine, hardware.trainer, facts, trains=True)
     except BadInputError as error:
-        return Check(
-            "GPU", "problem", f"{error.where}: {error.found}; expected {error.expected}", error.remedy, figures
-        )
+        return refused("GPU", error, figures=figures)
     if machine.gpus:
         return Check("GPU", "ok", f"{', '.join(descriptions)}; {driver}", figures=figures)
     if machine.present_gpus:
@@ -118,7 +129,7 @@ def engine_check(software: SoftwareFacts, machine: MachineFacts, hardware: Hardw
         try:
             engine_key.check(hardware.engine)
         except BadInputError as error:
-            return Check("engine", "problem", f"{summary}; {error.where}: {error.found}", error.remedy, figures)
+            return refused("engine", error, f"{summary}; ", figures)
         return Check("engine", "ok", summary, figures=figures)
     if software.engine is None:
         cuda = "uv sync --no-group cpu --group cuda"
@@ -133,13 +144,9 @@ def engine_check(software: SoftwareFacts, machine: MachineFacts, hardware: Hardw
         return Check("engine", "warning", summary, remedy, figures)
     try:
         placement.check(hardware.engine)
-    except BadInputError as error:
-        summary = f"{summary}, engine.replicas {error.found}: {error.expected}"
-        return Check("engine", "problem", summary, error.remedy, figures)
-    try:
         refuse_large_cache(hardware.engine, software.engine, machine.spare_bytes, machine.free_gpu_bytes)
     except BadInputError as error:
-        return Check("engine", "problem", f"{summary}, {error.where} {error.found}", error.remedy, figures)
+        return refused("engine", error, f"{summary}; ", figures)
     return Check("engine", "ok", summary, figures=figures)
 
 

@@ -8,17 +8,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from artifacts.errors import BadInputError
+from flows.checks.fitting import refuse_undivided
 from flows.config.model_size import ModelSize
 from flows.config.recipe import Recipe
-from flows.doctor.checks import Check, gib
+from flows.doctor.checks import Check, gib, refused
 from flows.doctor.facts import MachineFacts
 from flows.doctor.hardware import Device, Hardware
 from flows.doctor.store_facts import StoreFacts
+from flows.plan.cluster import Cluster, Gpu, gpu_of
 from flows.plan.host import engine_bytes, program_bytes, replica_count
-from flows.plan.memory import BYTES
-from flows.plan.plan import process_memory
-from flows.plan.refusal import refuse_undivided
-from flows.plan.workload import learning_parameters, longest_prompt, typical_completion
+from flows.plan.plan import GIB, memory_of, process_memory
+from flows.plan.time import ON_CPUS, ON_GPUS, iteration_times
+from flows.plan.workload import most_work_of, not_counted, state_bytes, work_of
+from stages.context import Profile
 from stages.environments import environment
 from stages.environments.capabilities import AnswersCalls, needs
 from stages.environments.config import GeneratorConfig, SourceConfig
@@ -26,22 +28,11 @@ from stages.environments.generate import generate_nth
 from stages.environments.solver_tool import write_told
 from stages.hardware.compute_type import ComputeType
 from stages.prepare import identity_of
-from stages.sampling.config import SamplingConfig
 
 _DISK_BYTES_A_TOKEN = 24
 """Bytes of a sampled token in the store: its id and log-probability, and its share of text and batch."""
 _CHARACTERS_A_TOKEN = 4
 """Characters of English text in a token of a common tokenizer."""
-
-_LOW, _HIGH = 0, 1
-_TRAINING_SHARE = 0.6, 0.15
-_PREFILL_SHARE = 0.6, 0.2
-_DECODING_SHARE = 0.3, 0.05
-"""Shares of the rate of matrix products that the stages reach, for the lowest and the highest estimate of the time."""
-_ITERATION_S = 1.0, 5.0
-_COMPLETION_S = 0.0005, 0.002
-_TOKEN_S = 0.00005, 0.0002
-"""Seconds of an iteration, a completion and a sampled token that do not depend on the model; from `quickstart`."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +44,7 @@ class Need:
         engine_bytes: Memory of all engines on this machine together, without the memory of the programs.
         store_bytes: Growth of the store during the run.
         seconds: Lowest and highest estimate of an iteration's time; None if it cannot be estimated.
+        not_counted: The parts of the recipe that the time leaves out.
         replicas: Number of engines that start on this machine.
     """
 
@@ -60,6 +52,7 @@ class Need:
     engine_bytes: float
     store_bytes: float
     seconds: tuple[float, float] | None
+    not_counted: tuple[str, ...]
     replicas: int
 
 
@@ -90,7 +83,8 @@ def fit_checks(
         trainer_bytes=trainer_bytes(recipe, hardware, size, types[0], cuda=devices[0] == "cuda"),
         engine_bytes=engine_bytes(engine, size, types[1], replicas, cuda=engine_on_cuda),
         store_bytes=store_bytes(recipe, size, told),
-        seconds=None if gflops is None else iteration_seconds(recipe, size, gflops * 1e9, machine.usable_cores, told),
+        seconds=iteration_seconds(recipe, hardware, size, machine, devices, gflops, told),
+        not_counted=not_counted(recipe),
         replicas=replicas,
     )
     model = Check("model", "ok", str(size), figures={"parameters": size.parameters, "told_by": size.source})
@@ -106,8 +100,7 @@ def puzzles_checks(recipe: Recipe) -> list[Check]:
     try:
         identity_of(puzzles)
     except BadInputError as error:
-        expected = "; ".join(filter(None, (f"expected {error.expected}", error.remedy)))
-        return [Check("recipe puzzles", "problem", f"{error.where}: {error.found}", expected)]
+        return [refused("recipe puzzles", error)]
     location = puzzles.puzzle.location if isinstance(puzzles.puzzle, SourceConfig) else puzzles.file
     return [Check("recipe puzzles", "ok", f"{location or puzzles.puzzle.environment} can be opened")]
 
@@ -117,8 +110,7 @@ def _layer_checks(recipe: Recipe, hardware: Hardware) -> list[Check]:
     try:
         refuse_undivided(recipe, hardware.trainer, hardware.engine)
     except BadInputError as error:
-        remedy = "; ".join(filter(None, (f"set it to {error.expected}", error.remedy)))
-        return [Check("recipe layers", "problem", f"{error.where}: {error.found}", remedy)]
+        return [refused("recipe layers", error)]
     return []
 
 
@@ -163,96 +155,75 @@ def store_bytes(recipe: Recipe, size: ModelSize, told: int = 0) -> float:
         told: See `told_tokens`.
     """
     assert size.parameters is not None
-    total, learning = size.parameters, learning_parameters(recipe.finetune.trainable, size)
-    state = 3 * BYTES[recipe.finetune.optimizer.master_dtype] * learning + 2 * max(0.0, total - learning)
-    sampling, groups = recipe.sample.sampling, recipe.sample.stride
-    told_tokens_in_all = _told_in(groups * sampling.samples_per_prompt, sampling, told, _HIGH)
-    tokens = _sampled_tokens(sampling, groups, _HIGH) + told_tokens_in_all
-    iteration = 2 * total + (state if recipe.finetune.carry_state else 0) + _DISK_BYTES_A_TOKEN * tokens
-    iteration += 4 * total if recipe.finetune.reference == "ema" else 0
+    total, tune = size.parameters, recipe.finetune
+    state = state_bytes(tune.trainable, tune.optimizer.master_dtype, size)
+    sampling = recipe.sample.sampling
+    completions = recipe.sample.stride * sampling.samples_per_prompt
+    tokens = completions * (sampling.max_tokens + sampling.tool_calls * told)
+    iteration = 2 * total + (state if tune.carry_state else 0) + _DISK_BYTES_A_TOKEN * tokens
+    iteration += 4 * total if tune.reference == "ema" else 0
     if recipe.value is not None:
-        learning = learning_parameters(recipe.value.trainable, size)
-        masters = 3 * BYTES[recipe.value.optimizer.master_dtype] * learning
-        iteration += 2 * total + masters + 2 * max(0.0, total - learning)
+        iteration += 2 * total + state_bytes(recipe.value.trainable, recipe.value.optimizer.master_dtype, size)
     rounds = recipe.distil.rounds if recipe.distil else 0
     once = ((4 if recipe.warm_start else 2) + 2 * rounds) * total + state
     return once + recipe.iterations * iteration
 
 
-def iteration_seconds(recipe: Recipe, size: ModelSize, rate: float, cores: float, told: int = 0) -> tuple[float, float]:
+def iteration_seconds(
+    recipe: Recipe,
+    hardware: Hardware,
+    size: ModelSize,
+    machine: MachineFacts,
+    devices: tuple[Device, Device],
+    gflops: float | None,
+    told: int = 0,
+) -> tuple[float, float] | None:
     """Returns the lowest and highest estimate of an iteration's seconds, with its evaluation on `val`.
 
-    The time is FLOPs / (rate x share) for training, for prompts in the engine and for decoding, plus the times of an
-    iteration, a completion and a token that do not depend on the model. Process starts and imports do not count.
+    They are the times by `flows.plan.time`, for the work that plans assume and for the most work that the recipe
+    allows. Process starts and imports do not count.
 
-    * A forward pass takes 2 FLOPs for each weight and token; only completions use the output head. Attention scores are
-      neglected.
-    * Training costs as much as three forward passes an epoch, and one more each for a reference and for old
-      log-probabilities of the trainer. A prompt counts once for its group. A value model costs three an epoch and one,
-      without an output head.
-    * The shares are 0.6 to 0.15 for training, 0.6 to 0.2 for prompts and 0.3 to 0.05 for decoding.
-    * Completions have at least half of `max_tokens` (an eighth if it is above 256) and at most all of it.
-    * Prompts have at most the part of `pack.row_tokens` that a group's completions leave (a quarter of the row if they
-      leave less than an eighth), and at least half as much.
+    On a CPU, the lowest estimate assumes that each core has its own matrix unit, the highest that all share one, as the
+    two threads of a core do.
 
     Args:
-        rate: Rate of matrix products on one core, in FLOP/s.
-        cores: Number of cores. The lowest estimate assumes that each has its own matrix unit, the highest that all
-            share one, as the two threads of a core do.
-        told: See `told_tokens`. The engine and the trainer read an answer of the solver like a part of the prompt. The
-            highest estimate assumes that each completion makes all calls that it may make, the lowest none.
+        devices: Devices of the trainer and of the engine.
+        gflops: Rate of matrix products in the trainer's type on one core, in GFLOP/s; None if it was not measured.
+        told: See `told_tokens`.
+
+    Returns:
+        None if the shape of the model or the rates of the devices are unknown.
     """
-    lowest = _seconds(recipe, size, rate * max(1.0, cores), told, _LOW)
-    return lowest, _seconds(recipe, size, rate * min(1.0, cores), told, _HIGH)
-
-
-def _seconds(recipe: Recipe, size: ModelSize, rate: float, told: int, end: int) -> float:
-    assert size.parameters is not None
-    shape = size.shape
-    body = shape.layers * shape.layer if shape else size.parameters
-    head = shape.head if shape else 0
-    sampling, held_out = recipe.sample.sampling, recipe.evaluate.sampled
-    groups = recipe.sample.stride if end == _HIGH else recipe.sample.puzzles_per_iteration
-    prompt = _prompt_tokens(recipe, told, end)
-    trained = _sampled_tokens(sampling, recipe.sample.puzzles_per_iteration, end)
-    answers = held_out.samples_per_prompt + int(recipe.evaluate.greedy)
-    evaluated = recipe.evaluate.puzzles * answers * _completion_tokens(held_out, end)
-    sampled = _sampled_tokens(sampling, groups, end) + evaluated
-    completions = groups * sampling.samples_per_prompt + recipe.evaluate.puzzles * answers
-    told_in_sampling = _told_in(groups * sampling.samples_per_prompt, sampling, told, end)
-    told_in_training = told_in_sampling * recipe.sample.puzzles_per_iteration / groups
-    told_in_all = told_in_sampling + _told_in(recipe.evaluate.puzzles * answers, held_out, told, end)
-    in_context = recipe.sample.puzzles_per_iteration * prompt + told_in_training
-    forward = 2 * ((in_context + trained) * body + trained * head)
-    passes = 3 * recipe.finetune.epochs
-    passes += int(recipe.finetune.loss.old_logprobs == "trainer") + int(recipe.finetune.reference != "none")
-    values = 2 * (in_context + trained) * body * (3 * recipe.value.epochs + 1) if recipe.value else 0.0
-    return (
-        (passes * forward + values) / (rate * _TRAINING_SHARE[end])
-        + 2 * ((groups + recipe.evaluate.puzzles) * prompt + told_in_all) * body / (rate * _PREFILL_SHARE[end])
-        + 2 * sampled * (body + head) / (rate * _DECODING_SHARE[end])
-        + _ITERATION_S[end]
-        + completions * _COMPLETION_S[end]
-        + sampled * _TOKEN_S[end]
+    trainer, engine, shape = hardware.trainer, hardware.engine, size.shape
+    if shape is None or devices[0] != devices[1]:
+        return None
+    if devices[0] == "cuda":
+        gpu = min(machine.gpus, key=lambda gpu: gpu.memory_bytes, default=None)
+        kind = gpu and gpu_of(gpu.name, gpu.memory_bytes)
+        if kind is None:
+            return None
+        cache = memory_of(recipe, Profile(engine=engine, trainer=trainer), size, kind.memory_bytes).cache
+        cache_bytes = max(0.0, cache) * engine.tensor_parallel_size
+        ends = [(Cluster(kind, len(machine.gpus)), ON_GPUS)] * 2
+    else:
+        if gflops is None:
+            return None
+        cores = machine.usable_cores
+        rates = [gflops * 1e9 * count for count in (max(1.0, cores), min(1.0, cores))]
+        cache_bytes = math.inf if engine.kv_cache_gib is None else engine.kv_cache_gib * GIB
+        whole = {"tensor_parallel": 1, "processes": 1, "nodes": 1}  # the cores count in the rate
+        trainer, engine = trainer.model_copy(update=whole), engine.model_copy(update={"tensor_parallel_size": 1})
+        ends = [
+            (Cluster(Gpu("CPU", 0, machine.memory_bytes, rate, math.inf, math.inf, math.inf), 1), reached)
+            for rate, reached in zip(rates, ON_CPUS, strict=True)
+        ]
+    tune = recipe.finetune
+    state = state_bytes(tune.trainable, tune.optimizer.master_dtype, size) if tune.carry_state else 0.0
+    low, high = (
+        iteration_times(recipe, shape, work, cluster, trainer, engine, cache_bytes, state, reached).iteration
+        for work, (cluster, reached) in zip((work_of(recipe), most_work_of(recipe, told)), ends, strict=True)
     )
-
-
-def _completion_tokens(sampling: SamplingConfig, end: int) -> float:
-    return sampling.max_tokens if end == _HIGH else typical_completion(sampling)
-
-
-def _sampled_tokens(sampling: SamplingConfig, groups: int, end: int) -> float:
-    return groups * sampling.samples_per_prompt * _completion_tokens(sampling, end)
-
-
-def _told_in(completions: int, sampling: SamplingConfig, told: int, end: int) -> int:
-    """Returns the number of tokens of the solver's answers in some completions."""
-    return completions * sampling.tool_calls * told if end == _HIGH else 0
-
-
-def _prompt_tokens(recipe: Recipe, told: int, end: int) -> float:
-    longest = longest_prompt(recipe, told)
-    return longest if end == _HIGH else longest / 2
+    return low, high
 
 
 def memory_checks(
@@ -334,10 +305,13 @@ def room_check(recipe: Recipe, store: StoreFacts, need: Need) -> Check:
 def time_check(need: Need) -> Check:
     """Returns a check with the estimated time of an iteration; its status is always ok."""
     if need.seconds is None:
-        return Check("recipe time", "ok", "unknown: matrix products were not measured on this device")
+        return Check("recipe time", "ok", "unknown: the shape of the model or the rates of the devices are not known")
     low, high = need.seconds
+    without = f", not counted: {', '.join(need.not_counted)}" if need.not_counted else ""
     figures = {"iteration_s": [round(low, 1), round(high, 1)]}
-    return Check("recipe time", "ok", f"{duration(low)} to {duration(high)} an iteration, estimated", figures=figures)
+    return Check(
+        "recipe time", "ok", f"{duration(low)} to {duration(high)} an iteration, estimated{without}", figures=figures
+    )
 
 
 def duration(seconds: float) -> str:

@@ -2,31 +2,15 @@
 
 from typing import Any
 
-from artifacts.errors import BadInputError
-from artifacts.layout import RunLayout
-from artifacts.manifest import MANIFEST_NAME
-from artifacts.reading import Artifact
+from artifacts.reading import Artifact, is_published
 from artifacts.refs import Checkpoint, Critic, Grades, Ref, Rollouts, TrainingState, Values
-from artifacts.store.store import Store
+from flows.lookup.critics import stored_critic, stored_parts
 from flows.lookup.preparation import Pretraining
-from flows.session import Session
+from flows.session.session import Session
 from stages.optional.pretrain import pretrain
 from stages.optional.value import value
-from stages.training.critic import PretrainConfig, ValueConfig, check_tokenizer
+from stages.training.critic import PretrainConfig, check_tokenizer
 from stages.training.launch import Weights, state_beside
-
-
-def check_stored(config: ValueConfig, store: Store) -> None:
-    """Checks that a store has the value model or the rollouts that a value model starts from; before a run begins.
-
-    Raises:
-        BadInputError: The store lacks an iteration that the recipe names.
-    """
-    if config.source != "policy":
-        _stored_critic(config.source, store)
-    if config.pretrain is not None:
-        for part in ("rollouts", "grades"):
-            _stored(config.pretrain, part, store)
 
 
 def first_critic(run: Session, policy: Ref[Checkpoint]) -> Weights | None:
@@ -43,7 +27,7 @@ def first_critic(run: Session, policy: Ref[Checkpoint]) -> Weights | None:
     if config is None:
         return None
     if config.source != "policy":
-        critic = _stored_critic(config.source, store)
+        critic = stored_critic(config.source, store)
         check_tokenizer(store, critic, policy, f"value.source: {config.source}")
         return Weights(critic, state_beside(critic, store))
     if config.pretrain is None:
@@ -62,43 +46,16 @@ def first_critic(run: Session, policy: Ref[Checkpoint]) -> Weights | None:
     return critic
 
 
-def _stored_critic(name: str, store: Store) -> Ref[Any]:
-    """Returns the value model with a name RUN@ITERATION."""
-    run, _, number = name.partition("@")
-    try:
-        return Artifact.at(store, RunLayout(run).iteration(int(number), "critic"), Critic).ref
-    except BadInputError as error:
-        raise BadInputError(
-            f"value.source: {name}", f"no value model in {store.url}", "that of a finished iteration",
-            "name a run whose recipe has a section [value]",
-        ) from error  # fmt: skip
-
-
 def _pretraining_inputs(run: Session, config: PretrainConfig, part: str) -> list[Ref[Any]]:
     """Returns the rollouts or grades on which the value model of a run is pretrained.
 
     Once it is pretrained, its manifest names them, so the run continues even if the other run has been removed.
     """
     store, made = run.ctx.store, run.layout.first_critic("critic")
-    if not store.exists(f"{made}/{MANIFEST_NAME}"):
-        return _stored(config, part, store)
+    if not is_published(store, made):
+        return stored_parts(config, part, store)
     inputs = Artifact.at(store, made).manifest.inputs
     return [Ref(**inputs[role]) for role in sorted(inputs) if role.startswith(f"{part}_")]
-
-
-def _stored(config: PretrainConfig, part: str, store: Store) -> list[Ref[Any]]:
-    """Returns the rollouts or grades of the iterations that a recipe names."""
-    layout, refs = RunLayout(config.run), list[Ref[Any]]()
-    for number in range(config.first, config.last + 1):
-        try:
-            refs.append(Artifact.at(store, layout.iteration(number, part)).ref)
-        except BadInputError as error:
-            raise BadInputError(
-                f"value.pretrain: {layout.run}@{number}", f"no {part} in {store.url}",
-                f"those of iterations {config.first} to {config.last}",
-                f"let {layout.run} finish them, or name iterations that are finished",
-            ) from error  # fmt: skip
-    return refs
 
 
 def valued(
@@ -110,7 +67,7 @@ def valued(
     result = run.run(
         value,
         run.recipe.value,
-        run.with_state(critic),
+        run.states.with_state(critic),
         rollouts,
         grades,
         iteration=n,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from artifacts.refs import Checkpoint, Grades, Puzzles, Ref, Rollouts, Values
 from flows.inputs.critics import first_critic, valued
 from flows.inputs.models import fixed_checkpoint
-from flows.session import Session
+from flows.session.session import Session
 from stages.optional.teach import POLICY, TeachConfig, check_same_tokenizer, teach
 from stages.training.launch import Weights
 

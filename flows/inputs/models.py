@@ -1,25 +1,20 @@
 """Resolves names of models to published checkpoints, fetching a model source first."""
 
-from artifacts.documents.parsing import exists
-from artifacts.errors import BadInputError
-from artifacts.layout import RunLayout, is_run_name, shared_key
-from artifacts.manifest import MANIFEST_NAME
+from artifacts.layout import Shared, shared_key
+from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref
-from artifacts.store.location import local_folder
 from artifacts.store.store import Store
-from artifacts.verification import noted
 from flows.config.model_size import hidden_size, shape_of_config
-from flows.lookup.checkpoints import find_checkpoint, published_checkpoint
-from flows.session import Stages
+from flows.inputs.lost_sources import made_from_a_lost_source
+from flows.lookup.checkpoints import find_checkpoint, find_fixed, published_checkpoint
+from flows.session.calls import Stages
 from stages.environments.puzzle import Taught
 from stages.fetch import fetch, identity_of
 from stages.merge import identity_of as identity_of_merge
 from stages.merge import merge
 from stages.models.merging.config import MergedModel
-from stages.models.source import FetchedModel, FolderModel, ModelConfig, StoredModel
-
-_MODELS = "models"
+from stages.models.source import FolderModel, ModelConfig, StoredModel
 
 
 def fetched(stages: Stages, name: str, puzzles: Ref[Puzzles]) -> Ref[Checkpoint]:
@@ -42,28 +37,6 @@ def fixed_checkpoint(stages: Stages, name: str, setting: str, puzzles: Ref[Puzzl
     return source if isinstance(source, Ref) else fetched_source(stages, source, puzzles)
 
 
-def find_fixed(name: str, setting: str, store: Store) -> Ref[Checkpoint] | FetchedModel:
-    """Returns the checkpoint or source that `name` means; refuses a name whose checkpoint may change during a run.
-
-    Args:
-        name: As for `fetched`.
-        setting: Key of the recipe that holds the name, for the error.
-        store: Store of the run.
-
-    Raises:
-        BadInputError: The name is that of a run, whose promoted checkpoint may change; or there is no such checkpoint.
-    """
-    source = find_checkpoint(name, store)
-    if isinstance(source, Ref) and is_run_name(name) and source.key.startswith(f"{RunLayout(name).root}/"):
-        raise BadInputError(
-            setting,
-            f"{name!r}, whose promoted checkpoint may change",
-            "a name that always means the same checkpoint",
-            f"write {source.key}",
-        )
-    return source
-
-
 def fetched_source(
     stages: Stages, source: ModelConfig, puzzles: Ref[Puzzles], taught: Taught | None = None
 ) -> Ref[Checkpoint]:
@@ -83,7 +56,7 @@ def fetched_source(
     if isinstance(source, FolderModel) and (checkpoint := fetched_from_a_lost_folder(source, stages.ctx.store)):
         stages.ctx.log.warning("%s does not exist; using the model fetched from it: %s", source.path, checkpoint.key)
         return checkpoint
-    out = stages.address(shared_key(_MODELS, source.source, identity_of(source, puzzles, taught)), Checkpoint)
+    out = stages.address(shared_key(Shared.MODELS, source.source, identity_of(source, puzzles, taught)), Checkpoint)
     return stages.run(fetch, source, puzzles, taught, out=out)
 
 
@@ -96,7 +69,7 @@ def merged(stages: Stages, source: MergedModel) -> Ref[Checkpoint]:
     store = stages.ctx.store
     models = [published_checkpoint(name, store) for name in source.models]
     base = None if source.base is None else published_checkpoint(source.base, store)
-    key = shared_key(_MODELS, source.source, identity_of_merge(source, models, base))
+    key = shared_key(Shared.MODELS, source.source, identity_of_merge(source, models, base))
     return stages.run(merge, source, models, base, out=stages.address(key, Checkpoint))
 
 
@@ -115,20 +88,9 @@ def hidden_size_of(source: ModelConfig, store: Store) -> int | None:
 
 def fetched_from_a_lost_folder(source: FolderModel, store: Store) -> Ref[Checkpoint] | None:
     """Returns the model that was last fetched from a missing local folder; None if it exists or was never fetched."""
-    folder = local_folder(source.path)
-    if folder is None or exists(folder):
-        return None
-    start, end = f"{_MODELS}/{source.source}-", f"/{MANIFEST_NAME}"
-    keys = [key for key in store.list(_MODELS) if key.startswith(start) and key.endswith(end) and key.count("/") == 2]
-    models: list[Artifact] = []
-    for key in keys:
-        with noted([], key):  # skips a damaged model, which `verify` reports
-            models.append(Artifact.at(store, key.removesuffix(end)))
-    same_folder = [
-        artifact
-        for artifact in models
-        if artifact.manifest.facts.get("folder") == source.path
-        and artifact.manifest.identity.config.get("system_prompt") == source.system_prompt
-    ]
-    newest = max(same_folder, key=lambda artifact: artifact.manifest.provenance["created_at"], default=None)
-    return None if newest is None else newest.ref
+
+    def same(made: Manifest) -> bool:
+        asked = made.facts.get("folder"), made.identity.config.get("system_prompt")
+        return asked == (source.path, source.system_prompt)
+
+    return made_from_a_lost_source(source.path, Shared.MODELS, source.source, same, store)

@@ -11,7 +11,8 @@ from artifacts.schemas import LENGTHS_FILE, PROMPT_LENGTHS
 from flows.config.recipe import Recipe
 from flows.config.settings import validate
 from flows.lookup.preparation import dropped_line
-from flows.session import Session, Stages
+from flows.session.calls import Stages
+from flows.session.session import Session
 from stages.count import address_of, count
 from stages.optional import shorten as shortening
 from stages.optional.shorten import ShortenConfig, shorten

@@ -1,17 +1,14 @@
 """Returns puzzle sets from a config, a file or RUN:SPLIT, and runs the stages that make them."""
 
-from artifacts.documents.parsing import exists
 from artifacts.errors import BadInputError
-from artifacts.layout import shared_key
-from artifacts.manifest import MANIFEST_NAME
-from artifacts.reading import Artifact
+from artifacts.layout import Shared, shared_key
+from artifacts.manifest import Manifest
 from artifacts.refs import Puzzles, Ref
-from artifacts.store.location import local_folder
 from artifacts.store.store import Store
-from artifacts.verification import noted
 from flows.config.recipes import validate
+from flows.inputs.lost_sources import made_from_a_lost_source
 from flows.lookup.splits import named_split
-from flows.session import Stages
+from flows.session.calls import Stages
 from stages.draw import address_of, draw
 from stages.environments.config import SourceConfig
 from stages.prepare import PrepareConfig, identity_of, prepare, settings_without_locations
@@ -46,7 +43,7 @@ def publish_set(stages: Stages, config: PrepareConfig, name: str = "set") -> Ref
         stages.ctx.log.warning("%s does not exist; using the set made from it: %s", config.puzzle.location, made.key)
         return made
     identity = identity_of(config)
-    out = stages.address(shared_key("puzzles", name, identity), Puzzles)
+    out = stages.address(shared_key(Shared.PUZZLES, name, identity), Puzzles)
     if out.find(identity) is None and (missing := config.first_stretches()):
         stages.map(draw, missing, label="{config.first}", out=lambda stretch: address_of(stretch, stages.ctx.store))
     return stages.run(prepare, config, out=out)
@@ -64,21 +61,10 @@ def made_from_a_lost_file(config: PrepareConfig, store: Store) -> Ref[Puzzles] |
         store: The store with the sets.
     """
     assert isinstance(config.puzzle, SourceConfig)
-    location = config.puzzle.location
-    file = None if location is None else local_folder(location)
-    if file is None or exists(file):
-        return None
-    settings = settings_without_locations(config)
-    sets: list[Artifact] = []
-    for key in store.list("puzzles"):
-        if key.startswith("puzzles/set-") and key.endswith(f"/{MANIFEST_NAME}") and key.count("/") == 2:
-            with noted([], key):  # skips a damaged set, which `verify` reports
-                sets.append(Artifact.at(store, key.removesuffix(f"/{MANIFEST_NAME}")))
-    same = [
-        item
-        for item in sets
-        if item.manifest.facts.get("file") == location
-        and settings == {name: value for name, value in item.manifest.identity.config.items() if name not in _CONTENT}
-    ]
-    newest = max(same, key=lambda item: item.manifest.made_at, default=None)
-    return None if newest is None else newest.ref
+    settings, location = settings_without_locations(config), config.puzzle.location
+
+    def same(made: Manifest) -> bool:
+        asked = {name: value for name, value in made.identity.config.items() if name not in _CONTENT}
+        return made.facts.get("file") == location and asked == settings
+
+    return made_from_a_lost_source(location, Shared.PUZZLES, "set", same, store)

@@ -8,9 +8,11 @@ from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.schemas import PUZZLES
 from artifacts.store.store import Store
+from flows.checks.rows import check_rows
 from flows.config.model_size import ModelSize, shape_of_config
-from flows.plan.rows import Lengths, check_rows, described, with_rows
-from flows.session import Session
+from flows.plan.rows import described, with_rows
+from flows.plan.workload import Lengths
+from flows.session.session import Session
 from stages.environments.capabilities import AnswersCalls, needs
 from stages.environments.environment import get
 from stages.environments.solver_tool import UNREADABLE, write_told

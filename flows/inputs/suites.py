@@ -5,7 +5,7 @@ from artifacts.refs import Puzzles, Ref
 from artifacts.schemas import PUZZLES
 from flows.config.suites import load_suite, required_suite
 from flows.inputs.puzzle_sets import named_puzzles, publish_set
-from flows.session import Stages
+from flows.session.calls import Stages
 from stages.evaluate import EvaluateConfig
 from stages.strategies.figures import check_provable
 

@@ -1,26 +1,36 @@
-"""Teachers whose texts a run trains on before GRPO."""
+"""Training on texts before GRPO: on the solver's, and on those of a teacher."""
 
 from artifacts.address import ArtifactAddress
+from artifacts.layout import WARM_START
 from artifacts.reading import Artifact
 from artifacts.refs import Answers, Checkpoint, K, Puzzles, Ref, Rollouts, Texts
 from flows.config.distillation import ANSWERS, SOLVER, STUDENT, DistillationConfig
 from flows.inputs.models import fixed_checkpoint
 from flows.inputs.prompts import refuse_overlong
 from flows.lookup.preparation import selection_line
-from flows.session import Session
+from flows.session.session import Session
 from stages.optional.distil import distil
 from stages.optional.sft import sft
 from stages.sample import sample
 
 
-def distilled(
-    run: Session, config: DistillationConfig, student: Ref[Checkpoint], puzzles: Ref[Puzzles]
-) -> Ref[Checkpoint]:
-    """Returns the student after supervised fine-tuning on the texts of its teacher.
+def trained_on_texts(run: Session, student: Ref[Checkpoint], puzzles: Ref[Puzzles]) -> Ref[Checkpoint]:
+    """Returns the student after the warm start and after the rounds with a teacher; itself if the recipe has neither.
 
     Raises:
-        BadInputError: There is no such teacher, or none of its texts is left.
+        BadInputError: There are too few puzzles, a text cannot be trained on, there is no such teacher, or none of its
+            texts is left.
     """
+    recipe = run.recipe
+    if recipe.warm_start is not None:
+        out = run.address(run.layout.sft(WARM_START, "checkpoint"), Checkpoint, label="warm-start")
+        student = run.run(sft, recipe.warm_start, student, puzzles, out=out)
+    return student if recipe.distil is None else _distilled(run, recipe.distil, student, puzzles)
+
+
+def _distilled(
+    run: Session, config: DistillationConfig, student: Ref[Checkpoint], puzzles: Ref[Puzzles]
+) -> Ref[Checkpoint]:
     for number in range(1, config.rounds + 1):
         source: Ref[Rollouts] | Ref[Answers] | None = None
         if config.teacher.startswith(ANSWERS):
@@ -50,4 +60,4 @@ def distilled(
 
 
 def _at(run: Session, number: int, part: str, kind: type[K]) -> ArtifactAddress[K]:
-    return run.address(run.layout.distillation(number, part), kind, label=f"round-{number}")
+    return run.address(run.layout.sft(number, part), kind, label=f"round-{number}")

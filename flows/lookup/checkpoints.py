@@ -65,6 +65,28 @@ def find_checkpoint(name: str, store: Store) -> Ref[Checkpoint] | FetchedModel:
         raise
 
 
+def find_fixed(name: str, setting: str, store: Store) -> Ref[Checkpoint] | FetchedModel:
+    """Returns the checkpoint or source that `name` means; refuses a name whose checkpoint may change during a run.
+
+    Args:
+        name: As for `find_checkpoint`.
+        setting: Key of the recipe that holds the name, for the error.
+        store: Store of the run.
+
+    Raises:
+        BadInputError: The name is that of a run, whose promoted checkpoint may change; or there is no such checkpoint.
+    """
+    source = find_checkpoint(name, store)
+    if isinstance(source, Ref) and is_run_name(name) and source.key.startswith(f"{RunLayout(name).root}/"):
+        raise BadInputError(
+            setting,
+            f"{name!r}, whose promoted checkpoint may change",
+            "a name that always means the same checkpoint",
+            f"write {source.key}",
+        )
+    return source
+
+
 def check_checkpoint(name: str, store: Store) -> None:
     """Checks that the checkpoint or source that `name` means exists, without asking the hub.
 
@@ -144,8 +166,7 @@ def trained_sampling(name: str, store: Store) -> SamplingConfig | None:
     """
     if not isinstance(source := find_checkpoint(name, store), Ref):
         return None
-    runs, _, rest = source.key.partition("/") if "/" in name else ("runs", "/", name.partition("@")[0])
-    layout = RunLayout(rest.partition("/")[0]) if runs == "runs" else None
+    layout = RunLayout.of(source.key) if "/" in name else RunLayout(name.partition("@")[0])
     if layout is None or not store.exists(layout.recipe):
         return None
     return validate(Recipe, read_recipe(store, layout), f"recipe of {layout.run}").longest_sampling

@@ -7,19 +7,17 @@ from typing import Any, TypeVar
 
 from artifacts.documents.run_files import read_recipe
 from artifacts.errors import BadInputError
-from artifacts.identity import with_added
-from artifacts.layout import RUNS, RunLayout, is_run_name
-from artifacts.manifest import MANIFEST_NAME, Manifest
-from artifacts.reading import Artifact
+from artifacts.layout import RUNS, RunLayout, artifact_of, runs_in
+from artifacts.manifest import Manifest
+from artifacts.reading import Artifact, is_published
 from artifacts.refs import Critic, Kind, Levels, Puzzles, Report, Texts, TrainingState
 from artifacts.store.store import MissingKeyError, Store
 from artifacts.verification import Damage, noted, noted_strays
 from flows.config.recipe import Recipe
 from flows.config.settings import validate
-from flows.lookup.divergence import Divergence, divergences
-from flows.lookup.stages import KINDS, PARTS, STAGES, STATE
+from flows.lookup.stages import KINDS, PARTS, REQUIRED, STATE
 from stages.promotion.promoted import Promoted, read_promoted
-from stages.promotion.reward_alarm import RewardAlarm
+from stages.promotion.reward_alarm import AlarmWindow, RewardAlarm, alarm_windows
 
 _PARALLEL_READS = 8
 
@@ -33,13 +31,13 @@ class IterationRecord:
     Attributes:
         number: Its number.
         manifests: The manifests that it has published so far, by stage.
-        divergence: Its comparison of reward with held-out accuracy (see `with_divergences`); None if there is none.
+        alarm: Its comparison of reward with held-out accuracy (see `with_alarms`); None if there is none.
         state: The manifest of its training state; None if there is none.
     """
 
     number: int
     manifests: dict[str, Manifest]
-    divergence: Divergence | None = None
+    alarm: AlarmWindow | None = None
     state: Manifest | None = None
 
     def facts(self, stage: str) -> dict[str, Any]:
@@ -98,19 +96,19 @@ class RunRecord:
         return validate(Recipe, self.recipe, f"recipe of {self.layout.run}")
 
     def recipe_at(self, number: int) -> Recipe:
-        """Returns the recipe by which an iteration worked: that of its stage, if the run has stages.
+        """Returns the recipe by which an iteration worked: that of its phase, if the run has phases.
 
         Raises:
             BadInputError: This version does not accept the recipe.
         """
         recipe = self.typed_recipe()
-        if not recipe.stages:
+        if not recipe.phases:
             return recipe
         earlier = {item.number: facts for item in self.iterations if (facts := item.facts("advance"))}
         if number in earlier:
-            return recipe.in_stage(earlier[number]["stage"] - 1)
-        before = earlier.get(number - 1, {"stage": 1, "ended": False})
-        return recipe.in_stage(before["stage"] - 1 + before["ended"])
+            return recipe.in_phase(earlier[number]["phase"] - 1)
+        before = earlier.get(number - 1, {"phase": 1, "ended": False})
+        return recipe.in_phase(before["phase"] - 1 + before["ended"])
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,7 @@ class RunOverview:
 
 def run_names(store: Store) -> list[str]:
     """Returns the names of a store's runs, sorted."""
-    return _names(store.list(RUNS))
+    return runs_in(store.list(RUNS))
 
 
 def overview(store: Store, damaged: list[Damage] | None = None) -> list[RunOverview]:
@@ -155,12 +153,11 @@ def overview(store: Store, damaged: list[Damage] | None = None) -> list[RunOverv
         noted_strays(store, RUNS, damaged)
         damaged += _not_runs(keys)
     runs: list[RunOverview] = []
-    decision_end = f"/{STAGES['promote']}/{MANIFEST_NAME}"
-    for layout in map(RunLayout, _names(keys)):
+    for layout in map(RunLayout, runs_in(keys)):
         with noted(damaged, layout.recipe):
             recipe = read_recipe(store, layout)
-            numbers = [layout.iteration_of(key) for key in keys if key.endswith(decision_end)]
-            done = sum(number is not None and number > 0 for number in numbers)
+            parts = [layout.part_of(artifact) for key in keys if (artifact := artifact_of(key))]
+            done = sum(part is not None and part[0] > 0 and part[1] == PARTS["promote"] for part in parts)
             runs.append(RunOverview(layout.run, recipe["title"], recipe["iterations"], done))
             with noted(damaged, layout.promoted):
                 runs[-1] = replace(runs[-1], promoted=read_promoted(store, layout.promoted))
@@ -180,16 +177,16 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None) -> Run
     """
     layout = RunLayout(run)
     try:
-        recipe = with_added(Recipe, read_recipe(store, layout))
+        recipe = read_recipe(store, layout)
     except MissingKeyError as error:
         raise BadInputError(
             f"run {run!r}", f"not in {store.url}", ", ".join(run_names(store)) or "a run", "see `deerstalker runs`"
         ) from error
-    keys, manifest_end = store.list(layout.root), f"/{MANIFEST_NAME}"
+    keys = store.list(layout.root)
     if damaged is not None:
         noted_strays(store, layout.root, damaged)
         damaged += _not_iterations(layout, keys)
-    published = {key.removesuffix(manifest_end) for key in keys if key.endswith(manifest_end)}
+    published = {artifact for key in keys if (artifact := artifact_of(key))}
     numbers = sorted({number for key in published if (number := layout.iteration_of(key)) is not None})
     keys_of_stages = {
         (number, stage): key
@@ -218,7 +215,7 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None) -> Run
     early = {layout.levels: Levels, layout.first_critic("critic"): Critic}
     first = _manifests(store, {key: key for key in early if key in published}, damaged, early)
     levels, critic = (first.get(key) for key in early)
-    ordered = with_divergences(iterations, recipe)
+    ordered = with_alarms(iterations, recipe)
     shorter = _shorter_set(store, iterations, recipe, damaged)
     return RunRecord(layout, recipe, ordered, evaluations, promoted, suites, texts, levels, critic, shorter)
 
@@ -235,7 +232,7 @@ def _shorter_set(
     return manifest if manifest and "dropped" in manifest.facts else None
 
 
-def with_divergences(iterations: Sequence[IterationRecord], recipe: Mapping[str, Any]) -> list[IterationRecord]:
+def with_alarms(iterations: Sequence[IterationRecord], recipe: Mapping[str, Any]) -> list[IterationRecord]:
     """Returns iterations with the comparison of reward and held-out accuracy that the run's recipe asks for.
 
     The accuracy is the one that decides on promotion.
@@ -244,21 +241,20 @@ def with_divergences(iterations: Sequence[IterationRecord], recipe: Mapping[str,
         iterations: All iterations of a run so far, in order.
         recipe: The run's recipe, as JSON.
     """
-    rule, promote = recipe.get("alarm"), recipe["promote"]
+    rule, promote = recipe["alarm"], recipe["promote"]
 
     def accuracy(record: IterationRecord) -> float | None:
         measured = record.facts("evaluate").get(promote["mode"])
         return measured[promote["metric"]]["mean"] if measured else None
 
     points = [(item.number, item.facts("grade").get("reward/mean"), accuracy(item)) for item in iterations]
-    found = divergences(points, RewardAlarm(**rule) if rule else None)
-    return [replace(item, divergence=found.get(item.number)) for item in iterations]
+    found = alarm_windows(points, RewardAlarm(**rule) if rule else None)
+    return [replace(item, alarm=found.get(item.number)) for item in iterations]
 
 
-def alarms_of(iterations: Sequence[IterationRecord]) -> list[Divergence]:
+def alarms_of(iterations: Sequence[IterationRecord]) -> list[AlarmWindow]:
     """Returns the comparison at which each alarm (reward rises while held-out accuracy falls) begins."""
-    found = [item.divergence for item in iterations]
-    certain = [divergence if divergence and divergence.certain else None for divergence in found]
+    certain = [item.alarm if item.alarm and item.alarm.certain else None for item in iterations]
     return [now for before, now in zip([None, *certain], certain, strict=False) if now and not before]
 
 
@@ -282,8 +278,8 @@ def _suites(
 
 def last_iteration(store: Store, layout: RunLayout) -> int:
     """Returns the highest iteration that has published an artifact; -1 if there is none."""
-    keys = [key for key in store.list(f"{layout.root}/iterations") if key.split("/")[5:] == [MANIFEST_NAME]]
-    return max((number for key in keys if (number := layout.iteration_of(key)) is not None), default=-1)
+    artifacts = [artifact for key in store.list(layout.iterations) if (artifact := artifact_of(key))]
+    return max((part[0] for artifact in artifacts if (part := layout.part_of(artifact))), default=-1)
 
 
 def read_iteration(store: Store, layout: RunLayout, number: int) -> IterationRecord:
@@ -294,8 +290,7 @@ def read_iteration(store: Store, layout: RunLayout, number: int) -> IterationRec
     """
     stages = {**PARTS, STATE: STATE} if number else {stage: PARTS[stage] for stage in ("evaluate", "promote")}
     keys = {stage: layout.iteration(number, part) for stage, part in stages.items()}
-    required = STAGES.keys()
-    keys = {at: key for at, key in keys.items() if at in required or store.exists(f"{key}/{MANIFEST_NAME}")}
+    keys = {at: key for at, key in keys.items() if at in REQUIRED or is_published(store, key)}
     manifests = _manifests(store, keys, None, {**KINDS, STATE: TrainingState})
     state = manifests.pop(STATE, None)
     return IterationRecord(number, manifests, state=state)
@@ -313,21 +308,16 @@ def _manifests(
         return {name: manifest for name, manifest in zip(keys, pool.map(read, keys), strict=True) if manifest}
 
 
-def _names(keys: Iterable[str]) -> list[str]:
-    names = {parts[1] for parts in (key.split("/") for key in keys) if parts[2:] == ["recipe.json"]}
-    return sorted(filter(is_run_name, names))
-
-
 def _not_runs(keys: Iterable[str]) -> list[Damage]:
     """Returns the folders beside the runs that are not runs; hidden ones are ignored."""
     folders = {key.split("/")[1] for key in keys if key.count("/") > 1}
-    strays = sorted(name for name in folders.difference(_names(keys)) if not name.startswith("."))
+    strays = sorted(name for name in folders.difference(runs_in(keys)) if not name.startswith("."))
     return [Damage(f"{RUNS}/{name}", "a folder without a recipe, or of no run's name", "a run") for name in strays]
 
 
 def _not_iterations(layout: RunLayout, keys: Iterable[str]) -> list[Damage]:
     """Returns the folders beside the iterations that are not iterations."""
-    top = f"{layout.root}/iterations/"
+    top = f"{layout.iterations}/"
     others = {key for key in keys if key.startswith(top) and layout.iteration_of(key) is None}
     folders = sorted({top + key.removeprefix(top).partition("/")[0] for key in others})
     return [Damage(folder, "a folder of another name", "the number of an iteration, as 0001") for folder in folders]

@@ -26,33 +26,22 @@ def dropped_line(facts: Mapping[str, Any]) -> str:
 
 
 def newest_rates(record: RunRecord) -> dict[str, dict[str, Any]]:
-    """Returns figures of pass rates by model, as `rates_in` does; those of the run are the newest.
+    """Returns figures of pass rates by model (see `stages.curriculum.levels.rate_figures`); of the run, the newest.
 
     Empty if the run rates no puzzles.
     """
     folded = [rates for item in record.iterations if (rates := item.facts("fold").get("rates"))]
     if folded:
         return folded[-1]
-    return {} if record.levels is None else rates_in(record.levels.facts)
-
-
-def rates_in(facts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Returns figures of pass rates by model, from the facts of the stage `rate`.
-
-    `stages.curriculum.levels.rate_figures` describes them. `accuracy` and `exact` are None if the facts are those of an
-    older version, which has none of them.
-    """
-    if "rates" in facts:
-        return facts["rates"]
-    return {name: {"puzzles": facts["puzzles"], "accuracy": None, "exact": None} for name in facts["models"]}
+    return {} if record.levels is None else record.levels.facts["rates"]
 
 
 def rate_line(figures: Mapping[str, Any]) -> str:
     """Returns the figures of one model's pass rates in words."""
     rates = [
-        f"{title} {rate['mean']:.1%} (0 for {rate['at_0']:.1%} of them, 1 for {rate['at_1']:.1%})"
+        f"{title} {figures[name]['mean']:.1%} (0 for {figures[name]['at_0']:.1%} of them, 1 for "
+        f"{figures[name]['at_1']:.1%})"
         for name, title in _TITLES.items()
-        if (rate := figures[name])
     ]
     return ", ".join([f"{figures['puzzles']} puzzles", *rates])
 
@@ -92,3 +81,18 @@ def pretraining_of(record: RunRecord) -> Pretraining | None:
     first = next((item.facts("value") for item in record.iterations if item.number == 1), {})
     steps = len(record.first_critic.facts["steps"])
     return Pretraining(chosen["run"], chosen["first"], chosen["last"], steps, first.get("explained_variance/all"))
+
+
+def preparation_lines(record: RunRecord, shown: Callable[[str], str] = str) -> list[tuple[str, str]]:
+    """Returns what a run did before its first iteration, as pairs of a title and a line; empty if it did none of it.
+
+    Args:
+        record: The run.
+        shown: Marks or escapes names that people chose.
+    """
+    lines = [("Puzzles", dropped_line(record.shorter.facts))] if record.shorter else []
+    lines += [("Texts of the teacher", selection_line(manifest.facts)) for manifest in record.texts]
+    lines += [(f"Pass rates of {shown(name)}", rate_line(rates)) for name, rates in newest_rates(record).items()]
+    if pretraining := pretraining_of(record):
+        lines.append(("Value model", pretraining.line(shown)))
+    return lines

@@ -1,36 +1,68 @@
-"""The stages of an iteration."""
+"""The stages of a run: one table, from which all lists of stages follow."""
 
-from artifacts.refs import Batch, Checkpoint, Decision, Grades, Kind, Levels, Report, Rollouts, Transition, Values
+from dataclasses import dataclass
 
-PARTS = {
-    "sample": "rollouts",
-    "grade": "grades",
-    "teach": "taught_grades",
-    "value": "values",
-    "pack": "batch",
-    "finetune": "checkpoint",
-    "evaluate": "report",
-    "promote": "decision",
-    "advance": "transition",
-    "fold": "levels",
-}
-"""The stages of an iteration in order, each with the part of the layout that it publishes."""
-OPTIONAL = ("teach", "value", "advance", "fold")
-"""The stages that only some recipes have."""
-STAGES = {stage: part for stage, part in PARTS.items() if stage not in OPTIONAL}
-"""The stages that every iteration has, each with its part."""
-KINDS: dict[str, type[Kind]] = {
-    "sample": Rollouts,
-    "grade": Grades,
-    "teach": Grades,
-    "value": Values,
-    "pack": Batch,
-    "finetune": Checkpoint,
-    "evaluate": Report,
-    "promote": Decision,
-    "advance": Transition,
-    "fold": Levels,
-}
-"""The kind of artifact that each stage publishes."""
+from artifacts.refs import (
+    Batch,
+    Checkpoint,
+    Critic,
+    Decision,
+    Grades,
+    Kind,
+    Levels,
+    Report,
+    Rollouts,
+    Texts,
+    Transition,
+    Values,
+)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of a run.
+
+    Attributes:
+        name: Name of its function, with which the names of its task runs begin.
+        kind: Kind of the artifact that it publishes.
+        part: The part of an iteration's layout that it publishes; None for a stage before the first iteration.
+        optional: Whether only some recipes have it.
+        named: Whether a person may name it, to make it again (`--refresh`) or to stop after it.
+    """
+
+    name: str
+    kind: type[Kind]
+    part: str | None = None
+    optional: bool = False
+    named: bool = True
+
+
+TABLE = (
+    Stage("sft", Checkpoint, optional=True),
+    Stage("distil", Texts, optional=True),
+    Stage("pretrain", Critic, optional=True),
+    Stage("rate", Levels, optional=True),
+    Stage("sample", Rollouts, "rollouts"),
+    Stage("grade", Grades, "grades"),
+    Stage("teach", Grades, "taught_grades", optional=True),
+    Stage("value", Values, "values", optional=True),
+    Stage("pack", Batch, "batch"),
+    Stage("finetune", Checkpoint, "checkpoint"),
+    Stage("evaluate", Report, "report"),
+    Stage("promote", Decision, "decision"),
+    Stage("advance", Transition, "transition", optional=True, named=False),
+    Stage("fold", Levels, "levels", optional=True, named=False),
+)
+"""The stages in the order in which a run calls them."""
+PARTS = {stage.name: stage.part for stage in TABLE if stage.part}
+"""The stages of an iteration, each with the part of the layout that it publishes."""
+KINDS = {stage.name: stage.kind for stage in TABLE if stage.part}
+"""The stages of an iteration, each with the kind of its artifact."""
+REQUIRED = tuple(stage.name for stage in TABLE if not stage.optional)
+"""The stages that every iteration has."""
+REFRESHABLE = tuple(stage.name for stage in TABLE if stage.named)
+"""The stages that `--refresh` may name."""
+STOPPABLE = tuple(stage.name for stage in TABLE if stage.named and stage.part)
+"""The stages that `stop_after` may name."""
 STATE = "training_state"
 """The part with the training state, which `finetune` publishes beside its checkpoint."""

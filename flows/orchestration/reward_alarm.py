@@ -8,16 +8,16 @@ from prefect.events import emit_event
 from prefect.events.actions import CancelFlowRun
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 
-from flows.lookup.divergence import Divergence
 from flows.orchestration.artifact_keys import slug
 from flows.orchestration.flow_runs import this_flow_run
+from stages.promotion.reward_alarm import AlarmWindow
 
 EVENT = "deerstalker.run.reward-alarm"
-"""Name of the event; its payload has the fields of `flows.lookup.divergence.Divergence`."""
+"""Name of the event; its payload has the fields of `stages.promotion.reward_alarm.AlarmWindow`."""
 AUTOMATION = "deerstalker: stop runs whose reward rises while held-out accuracy falls"
 
 
-def emit_reward_alarm(run: str, divergence: Divergence) -> None:
+def emit_reward_alarm(run: str, alarm: AlarmWindow) -> None:
     """Emits the alarm of a run as an event that is related to the current flow run; call it in a flow only."""
     emit_event(
         EVENT,
@@ -25,7 +25,7 @@ def emit_reward_alarm(run: str, divergence: Divergence) -> None:
         related=[
             {"prefect.resource.id": f"prefect.flow-run.{this_flow_run().id}", "prefect.resource.role": "flow-run"}
         ],
-        payload={"message": str(divergence), **asdict(divergence)},
+        payload={"message": str(alarm), **asdict(alarm)},
     )
 
 

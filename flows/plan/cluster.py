@@ -43,6 +43,19 @@ GPUS = (
     Gpu("B200", 180, 183_359 * MIB, 2250e12, 8e12, 900e9, 50e9),
 )
 """The known kinds. A size alone, as in `8x80`, means the first kind of that size."""
+
+
+def gpu_of(device: str, memory_bytes: int) -> Gpu | None:
+    """Returns the known kind of a GPU by the name that its driver gives, such as `NVIDIA A100-SXM4-80GB`.
+
+    Args:
+        device: The driver's name.
+        memory_bytes: Its memory.
+    """
+    kinds = [gpu for gpu in GPUS if gpu.name.partition("-")[0] in re.split(r"[^A-Za-z0-9]+", device)]
+    return min(kinds, key=lambda gpu: abs(gpu.memory_bytes - memory_bytes), default=None)
+
+
 _SPELLED = re.compile(r"([1-9]\d{0,3})x([A-Za-z0-9-]+)")
 _IN_MACHINE = 8
 """Assumed number of GPUs in a machine if only their total number is known."""

@@ -18,7 +18,7 @@ def profile_text(layout: Layout, recipe: str, where: str, profile: Profile) -> s
     """
     chosen = layout.settings
     switch = {True: "true", False: "false"}
-    together = "# rendezvous and shared_dir must be set: see the RUNBOOK\n" if chosen.nodes > 1 else ""
+    together = "# rendezvous and shared_dir must be set: see docs/cluster.md\n" if chosen.nodes > 1 else ""
     return f"""# {recipe} on {where}, by `deerstalker plan`
 gpu_slot = "gpu"
 
@@ -53,7 +53,7 @@ def document(made: Plan, price: float) -> dict[str, Any]:
         "nodes": made.cluster.nodes,
         "parameters": size.parameters,
         "work": asdict(made.work),
-        "stages": [{"name": stage.name, "iterations": stage.iterations} for stage in made.stages],
+        "phases": [{"name": phase.name, "iterations": phase.iterations} for phase in made.phases],
         "given": _layout(made.given, made.cluster.count, price),
         "fitting": made.fitting and _layout(made.fitting, made.cluster.count, price),
         "scaling": [
@@ -80,7 +80,7 @@ def _layout(layout: Layout, gpus: int, price: float) -> dict[str, Any]:
         "settings": asdict(layout.settings),
         "memory": {**asdict(memory), "trainer": {**asdict(memory.trainer), "peak": memory.trainer.peak}},
         "times": {**asdict(times), "iteration": times.iteration},
-        "stages": [{"iteration": of_one.iteration} for of_one in layout.of_stages],
+        "phases": [{"iteration": of_one.iteration} for of_one in layout.of_phases],
         "run": layout.run,
         "dollars": {"iteration": dollars(times.iteration, gpus, price), "run": dollars(layout.run, gpus, price)},
     }
@@ -91,7 +91,7 @@ def gib(size: float) -> str:
 
 
 def verdict(layout: Layout) -> str:
-    """Returns whether a layout fits, with the peaks of its phases, as one line."""
+    """Returns whether a layout fits, with the peaks of its moments, as one line."""
     memory = layout.memory
     if layout.lacks:
         return f"does not fit, it needs {layout.lacks}"
@@ -133,10 +133,10 @@ def lines(made: Plan) -> Iterator[str]:
             f"{times.link_bytes / GB:,.0f} GB from its machine and {times.network_bytes / GB:,.0f} GB from others; "
             f"{times.store_bytes / GB:,.0f} GB to and from the store"
         )
-        if len(made.stages) > 1:
-            stages = zip(made.stages, layout.of_stages, strict=True)
-            each = ", ".join(f"{one.name!r} {one.iterations} of {times.iteration:.0f} s" for one, times in stages)
-            yield f"  iterations of each stage: {each}; the figures above are those of the longest"
+        if len(made.phases) > 1:
+            phases = zip(made.phases, layout.of_phases, strict=True)
+            each = ", ".join(f"{one.name!r} {one.iterations} of {times.iteration:.0f} s" for one, times in phases)
+            yield f"  iterations of each phase: {each}; the figures above are those of the longest"
     if made.not_counted:
         yield f"not counted, in time or memory: {', '.join(made.not_counted)}"
     yield ASSUMED

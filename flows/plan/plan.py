@@ -12,7 +12,15 @@ from flows.config.recipe import Recipe
 from flows.plan.cluster import Cluster
 from flows.plan.memory import BYTES, Precision, TrainerMemory, cache_bytes_a_token, saving_memory, trainer_memory
 from flows.plan.time import Times, iteration_times
-from flows.plan.workload import Work, learning_parameters, longest_micro_batch, longest_prompt, not_counted, work_of
+from flows.plan.workload import (
+    Work,
+    learning_parameters,
+    longest_micro_batch,
+    longest_prompt,
+    not_counted,
+    state_bytes,
+    work_of,
+)
 from stages.context import Profile
 from stages.hardware.compute_type import ComputeType
 from stages.training.worker_group.hardware import TrainHardware
@@ -46,7 +54,7 @@ class Memory:
         save: Peak while saving: the first process gathers the largest tensor.
         host: Memory on the host of the first process: a file of the checkpoint, and offloaded state.
         gpu: Memory of a GPU.
-        missing: Bytes that are missing on a GPU; 0 if all phases fit.
+        missing: Bytes that are missing on a GPU; 0 if all moments fit.
         engine: Memory that the engine reserves on a GPU.
         certain: Peak without the parts that are only assumed: contexts, fragmentation, and the engine's graphs.
     """
@@ -108,8 +116,8 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Stage:
-    """A stage of a run that has some; else the whole run.
+class Phase:
+    """A phase of a run that has some; else the whole run.
 
     Attributes:
         name: Its name; empty for a whole run.
@@ -130,25 +138,25 @@ class Layout:
     """Settings with their memory and times.
 
     Attributes:
-        of_stages: Times of an iteration of each stage of the plan.
+        of_phases: Times of an iteration of each phase of the plan.
         run: Seconds of all iterations.
         lacks: Machines or GPUs that the settings name and the cluster lacks, as text; empty if it has them.
     """
 
     settings: Settings
     memory: Memory
-    of_stages: tuple[Times, ...]
+    of_phases: tuple[Times, ...]
     run: float
     lacks: str = ""
 
     @property
     def times(self) -> Times:
-        """The times of an iteration, in a run with stages of the longest one."""
-        return max(self.of_stages, key=lambda times: times.iteration)
+        """The times of an iteration, in a run with phases of the longest one."""
+        return max(self.of_phases, key=lambda times: times.iteration)
 
     @property
     def fits(self) -> bool:
-        """Whether the cluster has the GPUs, and all phases fit."""
+        """Whether the cluster has the GPUs, and all moments fit."""
         return not self.lacks and self.memory.missing == 0
 
 
@@ -157,7 +165,7 @@ class Plan:
     """A recipe on a cluster.
 
     Attributes:
-        stages: The stages of the run.
+        phases: The phases of the run.
         given: The profile as it is.
         fitting: The fastest settings that fit; None if none do.
         scaling: The fastest settings for other numbers of GPUs of this kind; None where nothing fits.
@@ -166,7 +174,7 @@ class Plan:
 
     cluster: Cluster
     size: ModelSize
-    stages: tuple[Stage, ...]
+    phases: tuple[Phase, ...]
     given: Layout
     fitting: Layout | None
     scaling: list[tuple[Cluster, Layout | None]]
@@ -174,8 +182,8 @@ class Plan:
 
     @property
     def work(self) -> Work:
-        """The work of an iteration, in a run with stages of the one that takes longest."""
-        return self.stages[self.given.of_stages.index(self.given.times)].work
+        """The work of an iteration, in a run with phases of the one that takes longest."""
+        return self.phases[self.given.of_phases.index(self.given.times)].work
 
 
 def make_plan(
@@ -196,26 +204,26 @@ def make_plan(
             "model", str(size), "a model whose config.json is known",
             "fetch it once, or set model to a folder that holds its config.json",
         )  # fmt: skip
-    stages = _stages(recipe, completion, prompt)
-    given = _layout(recipe, profile, size, size.shape, stages, cluster, Settings.of(profile))
+    phases = _phases(recipe, completion, prompt)
+    given = _layout(recipe, profile, size, size.shape, phases, cluster, Settings.of(profile))
     if profile.trainer.tensor_parallel > 1:
         profile = Settings.of(profile).applied(profile)
-    scaling = [(other, _fastest(recipe, profile, size, stages, other)) for other in cluster.sizes()]
-    fitting = _fastest(recipe, profile, size, stages, cluster)
-    return Plan(cluster, size, stages, given, fitting, scaling, not_counted(recipe))
+    scaling = [(other, _fastest(recipe, profile, size, phases, other)) for other in cluster.sizes()]
+    fitting = _fastest(recipe, profile, size, phases, cluster)
+    return Plan(cluster, size, phases, given, fitting, scaling, not_counted(recipe))
 
 
-def _stages(recipe: Recipe, completion: float | None, prompt: float | None) -> tuple[Stage, ...]:
-    """Returns the stages of a run, with the number of iterations that each is assumed to have."""
-    stages: list[Stage] = []
+def _phases(recipe: Recipe, completion: float | None, prompt: float | None) -> tuple[Phase, ...]:
+    """Returns the phases of a run, with the number of iterations that each is assumed to have."""
+    phases: list[Phase] = []
     left, parts = recipe.iterations, recipe.parts
     for number, part in enumerate(parts):
-        config = recipe.stages[number] if recipe.stages else None
+        config = recipe.phases[number] if recipe.phases else None
         most = left // (len(parts) - number) if config is None or config.iterations is None else config.iterations
         iterations = left if part is parts[-1] else min(left, most)
-        stages.append(Stage(config.name if config else "", iterations, part, work_of(part, completion, prompt)))
+        phases.append(Phase(config.name if config else "", iterations, part, work_of(part, completion, prompt)))
         left -= iterations
-    return tuple(stages)
+    return tuple(phases)
 
 
 def process_memory(
@@ -281,20 +289,20 @@ def _layout(
     profile: Profile,
     size: ModelSize,
     shape: LayerSizes,
-    stages: Sequence[Stage],
+    phases: Sequence[Phase],
     cluster: Cluster,
     settings: Settings,
 ) -> Layout:
     used = settings.applied(profile) if settings != Settings.of(profile) else profile
     memory = memory_of(recipe, used, size, cluster.gpu.memory_bytes)
-    learning = learning_parameters(recipe.finetune.trainable, size)
-    state = 3 * BYTES[recipe.finetune.optimizer.master_dtype] * learning if recipe.finetune.carry_state else 0.0
+    tune = recipe.finetune
+    state = state_bytes(tune.trainable, tune.optimizer.master_dtype, size) if tune.carry_state else 0.0
     cache = max(0.0, memory.cache) * used.engine.tensor_parallel_size
     times = tuple(
-        iteration_times(stage.recipe, shape, stage.work, cluster, used.trainer, used.engine, cache, state)
-        for stage in stages
+        iteration_times(phase.recipe, shape, phase.work, cluster, used.trainer, used.engine, cache, state)
+        for phase in phases
     )
-    run = sum(stage.iterations * of_one.iteration for stage, of_one in zip(stages, times, strict=True))
+    run = sum(phase.iterations * of_one.iteration for phase, of_one in zip(phases, times, strict=True))
     return Layout(settings, memory, times, run, _lacking(settings, cluster))
 
 
@@ -306,7 +314,7 @@ def _lacking(settings: Settings, cluster: Cluster) -> str:
 
 
 def _fastest(
-    recipe: Recipe, profile: Profile, size: ModelSize, stages: Sequence[Stage], cluster: Cluster
+    recipe: Recipe, profile: Profile, size: ModelSize, phases: Sequence[Phase], cluster: Cluster
 ) -> Layout | None:
     """Returns the fastest settings that fit: all GPUs train, and engines of 1, 2, 4 or 8 GPUs sample on all of them.
 
@@ -315,7 +323,7 @@ def _fastest(
     assert size.shape is not None
     for offload in (False, True):
         layouts = (
-            _layout(recipe, profile, size, size.shape, stages, cluster, settings)
+            _layout(recipe, profile, size, size.shape, phases, cluster, settings)
             for settings in possible_settings(recipe, profile, cluster, offload=offload)
         )
         if fitting := [layout for layout in layouts if layout.fits]:

@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 
 from artifacts.errors import BadInputError
@@ -12,41 +12,16 @@ from flows.config.recipe import Recipe
 from flows.plan.cluster import Cluster
 from flows.plan.host import engine_bytes, program_bytes, replica_count
 from flows.plan.plan import memory_of, possible_settings, process_memory, training_bytes
-from flows.plan.workload import steps_of, typical_completion
+from flows.plan.workload import Lengths, steps_of, typical_completion
 from stages.context import Profile
 from stages.grpo.packing import PackConfig
 from stages.hardware.compute_type import ComputeType, CudaDevice, cuda_devices, engine_build
 from stages.processes.memory import limit_bytes
-from stages.sampling.config import SamplingConfig
 
 _UNIT = 64
 """The tokens of a row are a multiple of this number."""
 _PROMPT_SHARE = 1 / 4
 """Share of a row that is left for its prompt while no prompt is known, as `workload.longest_prompt` supposes."""
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """Lengths that bound a row, in tokens.
-
-    Attributes:
-        prompt: The longest prompt.
-        told: The longest answer of the solver to a call; 0 if completions call no solver.
-        context: Longest sequence of the model; None if it is not known.
-    """
-
-    prompt: int
-    told: int = 0
-    context: int | None = None
-
-    def longest(self, sampling: SamplingConfig) -> int:
-        """Returns the tokens of the longest prompt with a completion at its longest."""
-        tokens = self.prompt + sampling.max_tokens + sampling.tool_calls * self.told
-        return tokens if self.context is None else min(tokens, self.context)
-
-
-SHORTEST = Lengths(prompt=1)
-"""Bounds that hold for every set of puzzles, before it is prepared."""
 
 
 def with_rows(
@@ -110,7 +85,7 @@ def _decided(
     *,
     refuse: bool,
 ) -> Recipe:
-    if all(pack.row_tokens != "auto" for pack in (recipe.pack, *(stage.pack for stage in recipe.stages))):
+    if all(pack.row_tokens != "auto" for pack in (recipe.pack, *(phase.pack for phase in recipe.phases))):
         return recipe
     size = size or model_size(recipe.model)
     if lengths is not None and size.shape is not None and size.shape.positions is not None:
@@ -132,9 +107,9 @@ def _decided(
         return _sized(part.pack, number or least)
 
     packs = [part.pack if part.pack.row_tokens != "auto" else decided(part) for part in recipe.parts]
-    if not recipe.stages:
+    if not recipe.phases:
         return recipe.with_packs(packs[0])
-    own = recipe.pack  # no iteration reads it: each reads the section of its stage
+    own = recipe.pack  # no iteration reads it: each reads the section of its phase
     if own.row_tokens == "auto":
         own = _sized(own, max(pack.row_size for pack in packs))
     return recipe.with_packs(own, packs)
@@ -161,37 +136,6 @@ def bounds(recipe: Recipe, processes: int, lengths: Lengths | None = None) -> tu
         steps = steps_of(recipe, groups)
         most = min(most, groups * sampling.samples_per_prompt * typical_completion(sampling) / (steps * processes))
     return _rounded_up(least), _rounded_up(max(least, most))
-
-
-def check_rows(recipe: Recipe, lengths: Lengths, shortest: int = 1) -> None:
-    """Checks that every row has room for the longest prompt with a completion at its longest.
-
-    A recipe with `pack.overlong = "drop"` leaves out completions that do not fit, so its rows may be shorter, but not
-    so short that nothing fits.
-
-    Args:
-        lengths: Lengths of the prompts.
-        shortest: Tokens of the shortest prompt.
-
-    Raises:
-        BadInputError: A row is too short.
-    """
-    for number, part in enumerate(recipe.parts):
-        drops = part.pack.overlong == "drop"
-        needed = shortest + 1 if drops else lengths.longest(part.sample.sampling)
-        if part.pack.row_size >= needed:
-            continue
-        calls = part.sample.sampling.tool_calls
-        told = f" and {calls} answers of the solver of up to {lengths.told} tokens" if calls else ""
-        longest = f"prompts of up to {lengths.prompt} tokens, completions of up to {part.sample.sampling.max_tokens}"
-        raise BadInputError(
-            f"stages.{number}.pack.row_tokens" if recipe.stages else "pack.row_tokens",
-            f"{part.pack.row_size}, too short for {longest}{told}",
-            f"at least {needed}, or auto",
-            "set it; nothing fits into these rows"
-            if drops
-            else 'set it, lower sample.sampling.max_tokens, or leave what does not fit out with pack.overlong = "drop"',
-        )
 
 
 def _rounded_up(tokens: float) -> int:
@@ -254,7 +198,7 @@ def described(recipe: Recipe, before: Recipe) -> list[str]:
     """Returns a line for each number that was decided: `before` is the recipe with its `auto`."""
     packs = [("pack", before.pack, recipe.pack)]
     packs += [
-        (f"stages.{number}.pack", old.pack, new.pack)
-        for number, (old, new) in enumerate(zip(before.stages, recipe.stages, strict=True))
+        (f"phases.{number}.pack", old.pack, new.pack)
+        for number, (old, new) in enumerate(zip(before.phases, recipe.phases, strict=True))
     ]
     return [f"{name}.row_tokens: {new.row_size} (auto)" for name, old, new in packs if old.row_tokens == "auto"]

@@ -1,4 +1,4 @@
-"""Time of an iteration on GPUs by roofline: the larger of arithmetic and bytes moved, each at a stated efficiency."""
+"""Time of an iteration by roofline: the larger of arithmetic and bytes moved, each at a stated efficiency."""
 
 import math
 from dataclasses import dataclass
@@ -12,26 +12,56 @@ from flows.plan.workload import Work
 from stages.sampling.config import EngineHardware
 from stages.training.worker_group.hardware import TrainHardware
 
-TRAINING_SHARE, PREFILL_SHARE, DECODING_SHARE = 0.4, 0.5, 0.6
-"""Shares of the peak rate: of arithmetic in training and for prompts, of memory bandwidth in decoding."""
+
+@dataclass(frozen=True)
+class Efficiency:
+    """What a device reaches of its peak rates, and the seconds that its programs spend beside the arithmetic.
+
+    Attributes:
+        training: Share of the arithmetic in training.
+        prompts: Share of the arithmetic when an engine reads prompts.
+        decoding: Share of the arithmetic in decoding.
+        bandwidth: Share of the memory bandwidth in decoding.
+        step: Seconds of an engine's own work for each step: scheduling, sampling, output.
+        token: Seconds of an engine's own work for each sampled token.
+        completion: Seconds of each completion outside the engine.
+        iteration: Seconds of an iteration that do not depend on its size.
+    """
+
+    training: float
+    prompts: float
+    decoding: float
+    bandwidth: float
+    step: float
+    token: float
+    completion: float = 0.0
+    iteration: float = 0.0
+
+
+ON_GPUS = Efficiency(0.4, 0.5, 0.5, 0.6, step=2e-3, token=20e-6)
+"""Of the makers' data sheets; assumed."""
+ON_CPUS = (
+    Efficiency(0.6, 0.6, 0.3, 1.0, step=0.0, token=50e-6, completion=0.0005, iteration=1.0),
+    Efficiency(0.15, 0.2, 0.05, 1.0, step=0.0, token=200e-6, completion=0.002, iteration=5.0),
+)
+"""The highest and the lowest of the measured rate of matrix products, which counts as the only limit; by `quickstart`
+and `smollm2` on two cores."""
 LINK_SHARE = 0.7
 """Share of a connection's rate that collectives reach."""
 STORE_RATE = 1e9
 """Bytes/s to and from the store."""
 HOST_RATE, HOST_MEMORY_RATE = 25e9, 200e9
 """Bytes/s between a GPU and its host, and of the host's memory, which all its processes share."""
-STEP_SECONDS, TOKEN_SECONDS = 2e-3, 20e-6
-"""Seconds that an engine spends on the CPU for each step and for each token: scheduling, sampling, output."""
 SUM_SECONDS = 10e-6
 """Seconds that a sum of an engine's GPUs takes before its bytes move."""
 ASSUMED = (
-    f"assumed: {TRAINING_SHARE:.0%} of the peak FLOP/s in training, {PREFILL_SHARE:.0%} for prompts, "
-    f"{DECODING_SHARE:.0%} of the memory bandwidth in decoding, {LINK_SHARE:.0%} of a connection's rate; "
-    f"{1e3 * STEP_SECONDS:.0f} ms of an engine's own work a step and {1e6 * TOKEN_SECONDS:.0f} µs a token; "
+    f"assumed: {ON_GPUS.training:.0%} of the peak FLOP/s in training, {ON_GPUS.prompts:.0%} for prompts, "
+    f"{ON_GPUS.bandwidth:.0%} of the memory bandwidth in decoding, {LINK_SHARE:.0%} of a connection's rate; "
+    f"{1e3 * ON_GPUS.step:.0f} ms of an engine's own work a step and {1e6 * ON_GPUS.token:.0f} µs a token; "
     f"{STORE_RATE / 1e9:.0f} GB/s to the store, {HOST_RATE / 1e9:.0f} GB/s between GPU and host, "
     f"{HOST_MEMORY_RATE / 1e9:.0f} GB/s of the host's memory"
 )
-"""The numbers above in a sentence. No GPU has confirmed them."""
+"""The numbers above for GPUs in a sentence. No GPU has confirmed them."""
 _WIDTH = 2
 """Bytes of a number in bf16."""
 _OPTIMIZER_BYTES = 28
@@ -125,16 +155,19 @@ class _Sampling:
 
     decoding: float
     prompts: float
+    outside: float
     tail: float
     work: float
     flops: float
 
     @property
     def seconds(self) -> float:
-        return self.decoding + self.prompts + self.tail
+        return self.decoding + self.prompts + self.outside + self.tail
 
 
-def _training(recipe: Recipe, shape: LayerSizes, work: Work, cluster: Cluster, trainer: TrainHardware) -> _Training:
+def _training(
+    recipe: Recipe, shape: LayerSizes, work: Work, cluster: Cluster, trainer: TrainHardware, share: float
+) -> _Training:
     gpu, world, group, shares = cluster.gpu, trainer.world, trainer.tensor_parallel, trainer.row_shares
     forward = 2 * (work.trained_tokens * shape.layers * shape.layer + work.loss_tokens * shape.head * group)
     forward += 4 * shape.queries * shape.layers * work.loss_tokens * work.context
@@ -157,7 +190,7 @@ def _training(recipe: Recipe, shape: LayerSizes, work: Work, cluster: Cluster, t
         on_host = shape.parameters * trainer.processes / world
         offload += work.steps * work.epochs * _OPTIMIZER_BYTES * on_host / HOST_MEMORY_RATE
     return _Training(
-        arithmetic=passes * forward / (world * busy * gpu.flops * TRAINING_SHARE),
+        arithmetic=passes * forward / (world * busy * gpu.flops * share),
         exchange=moved / (cluster.between * LINK_SHARE),
         sums=summed / (gpu.link * LINK_SHARE),
         offload=offload,
@@ -176,7 +209,7 @@ def _sampling(
     cluster: Cluster,
     engine: EngineHardware,
     cache_bytes: float,
-    token_seconds: float,
+    efficiency: Efficiency,
 ) -> _Sampling:
     gpu, width = cluster.gpu, engine.tensor_parallel_size
     weights, body = shape.parameters, shape.layers * shape.layer
@@ -184,20 +217,21 @@ def _sampling(
     a_token = cache_bytes_a_token(shape, _WIDTH)
     fitting = max(1.0, cache_bytes / (a_token * (work.prompt + work.completion)))
     at_once = min(engine.max_num_seqs, fitting, work.sampled / replicas)
-    rate, arithmetic = width * gpu.bandwidth * DECODING_SHARE, width * gpu.flops * PREFILL_SHARE
+    rate = width * gpu.bandwidth * efficiency.bandwidth
     of_token = 2 * shape.layers * 2 * (width - 1) / width * _WIDTH * shape.hidden / (gpu.link * LINK_SHARE)
     of_step = 2 * shape.layers * SUM_SECONDS if width > 1 else 0.0
 
     reading = (_WIDTH * weights + a_token * work.context * at_once) / rate
-    computing = max(reading, 2 * (body + shape.head) * at_once / arithmetic)
-    overhead = STEP_SECONDS + of_step
-    a_step = computing + overhead + at_once * (token_seconds + of_token)
+    computing = max(reading, 2 * (body + shape.head) * at_once / (width * gpu.flops * efficiency.decoding))
+    overhead = efficiency.step + of_step
+    a_step = computing + overhead + at_once * (efficiency.token + of_token)
     decoding = work.sampled_tokens / (replicas * at_once) * a_step
-    alone = _WIDTH * weights / rate + overhead + token_seconds + of_token
-    prompts = 2 * body * work.prompt_tokens / (replicas * arithmetic)
+    alone = _WIDTH * weights / rate + overhead + efficiency.token + of_token
+    prompts = 2 * body * work.prompt_tokens / (replicas * width * gpu.flops * efficiency.prompts)
     return _Sampling(
         decoding=decoding,
         prompts=prompts + work.prompt_tokens / replicas * of_token,
+        outside=work.sampled * efficiency.completion + efficiency.iteration,
         tail=max(0.0, recipe.sample.sampling.max_tokens * alone - decoding),
         work=(decoding * computing / a_step + prompts) * replicas * width,
         flops=2 * (work.prompt_tokens * body + work.sampled_tokens * (body + shape.head)),
@@ -213,7 +247,7 @@ def iteration_times(
     engine: EngineHardware,
     cache_bytes: float,
     state_bytes: float,
-    token_seconds: float = TOKEN_SECONDS,
+    efficiency: Efficiency = ON_GPUS,
 ) -> Times:
     """Returns the times of an iteration.
 
@@ -238,10 +272,10 @@ def iteration_times(
     Args:
         cache_bytes: KV cache of one engine on all of its GPUs.
         state_bytes: Training state that an iteration writes.
-        token_seconds: The engine's own work for a token.
+        efficiency: What the devices reach of their peak rates.
     """
-    training = _training(recipe, shape, work, cluster, trainer)
-    sampling = _sampling(recipe, shape, work, cluster, engine, cache_bytes, token_seconds)
+    training = _training(recipe, shape, work, cluster, trainer, efficiency.training)
+    sampling = _sampling(recipe, shape, work, cluster, engine, cache_bytes, efficiency)
     store = _WIDTH * shape.parameters * 2 + state_bytes
     beside = 0.0 if engine.takes_turns else min(state_bytes / STORE_RATE, sampling.seconds)
     if engine.takes_turns:  # the trainer reads its weights and its state again

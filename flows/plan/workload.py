@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from flows.config.model_size import LayerSizes, ModelSize
 from flows.config.recipe import Recipe
+from flows.plan.memory import BYTES
+from stages.hardware.compute_type import ComputeType
 from stages.optional.teach import POLICY
 from stages.sampling.config import SamplingConfig
 from stages.training.trainable import TrainableConfig
@@ -32,6 +34,13 @@ def learning_parameters(trainable: TrainableConfig, size: ModelSize) -> float:
             return shape.layers * trainable.rank * sum(sides.get(p, feed_forward) for p in trainable.projections)
         case _:
             return size.parameters
+
+
+def state_bytes(trainable: TrainableConfig, master: ComputeType, size: ModelSize) -> float:
+    """Returns the bytes of a training state: masters and two moments of trained weights, and 2 for each frozen one."""
+    assert size.parameters is not None
+    learning = learning_parameters(trainable, size)
+    return 3 * BYTES[master] * learning + 2 * max(0.0, size.parameters - learning)
 
 
 def longest_micro_batch(recipe: Recipe, trainer: TrainHardware) -> int:
@@ -64,6 +73,30 @@ def longest_prompt(recipe: Recipe, told: int = 0) -> float:
     row, sampling = recipe.pack.row_size, recipe.sample.sampling
     left = row - sampling.samples_per_prompt * (sampling.max_tokens + sampling.tool_calls * told)
     return left if left >= row / 8 else row / 4
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Lengths that bound a row, in tokens.
+
+    Attributes:
+        prompt: The longest prompt.
+        told: The longest answer of the solver to a call; 0 if completions call no solver.
+        context: Longest sequence of the model; None if it is not known.
+    """
+
+    prompt: int
+    told: int = 0
+    context: int | None = None
+
+    def longest(self, sampling: SamplingConfig) -> int:
+        """Returns the tokens of the longest prompt with a completion at its longest."""
+        tokens = self.prompt + sampling.max_tokens + sampling.tool_calls * self.told
+        return tokens if self.context is None else min(tokens, self.context)
+
+
+SHORTEST = Lengths(prompt=1)
+"""Bounds that hold for every set of puzzles, before it is prepared."""
 
 
 @dataclass(frozen=True)
@@ -104,30 +137,44 @@ class Work:
         return self.prompt + self.completion / 2
 
 
-def work_of(recipe: Recipe, completion: float | None = None, prompt: float | None = None) -> Work:
+def work_of(
+    recipe: Recipe,
+    completion: float | None = None,
+    prompt: float | None = None,
+    *,
+    drawn: int | None = None,
+    told: int = 0,
+) -> Work:
     """Returns the work of an iteration in which every group is trained on.
 
     Args:
         completion: Mean tokens of a completion; by default half of the limit, an eighth of one above 256.
         prompt: Mean tokens of a prompt; by default half of `longest_prompt`.
+        drawn: Number of groups that are sampled; by default those that are trained on.
+        told: Tokens of an answer of the solver to each call that a completion may make. Engine and trainer read them
+            like a part of the prompt.
     """
     sampling, held_out = recipe.sample.sampling, recipe.evaluate.sampled
     length = typical_completion(sampling) if completion is None else min(completion, sampling.max_tokens)
     evaluated = typical_completion(held_out) if completion is None else min(completion, held_out.max_tokens)
     asked = longest_prompt(recipe) / 2 if prompt is None else prompt
     groups, each, row = recipe.sample.puzzles_per_iteration, sampling.samples_per_prompt, recipe.pack.row_size
+    drawn = drawn or groups
     answers = recipe.evaluate.puzzles * (held_out.samples_per_prompt + int(recipe.evaluate.greedy))
     in_row = max(1, min(each, int((row - asked) // length)))
     prompts = groups * math.ceil(each / in_row)
     loss_tokens = groups * each * length
-    trained = prompts * asked + loss_tokens
+    told_in_group = told * sampling.tool_calls * each
+    trained = prompts * asked + loss_tokens + groups * told_in_group
     rows = max(1, math.ceil(trained / row))
     return Work(
         prompt=asked,
         completion=length,
-        sampled=groups * each + answers,
-        sampled_tokens=loss_tokens + answers * evaluated,
-        prompt_tokens=(groups + recipe.evaluate.puzzles) * asked,
+        sampled=drawn * each + answers,
+        sampled_tokens=drawn * each * length + answers * evaluated,
+        prompt_tokens=(drawn + recipe.evaluate.puzzles) * asked
+        + drawn * told_in_group
+        + answers * held_out.tool_calls * told,
         trained_tokens=trained,
         loss_tokens=loss_tokens,
         row_tokens=row,
@@ -136,6 +183,17 @@ def work_of(recipe: Recipe, completion: float | None = None, prompt: float | Non
         epochs=recipe.finetune.epochs,
         forward_passes=int(recipe.finetune.loss.old_logprobs == "trainer") + int(recipe.finetune.reference != "none"),
     )
+
+
+def most_work_of(recipe: Recipe, told: int = 0) -> Work:
+    """Returns the work of an iteration whose prompts and completions have their greatest lengths.
+
+    It samples all groups that `sample.resample` allows, and completions call the solver as often as they may.
+
+    Args:
+        told: Tokens of an answer of the solver.
+    """
+    return work_of(recipe, math.inf, longest_prompt(recipe, told), drawn=recipe.sample.stride, told=told)
 
 
 def steps_of(recipe: Recipe, rows: int) -> int:

@@ -11,7 +11,7 @@ from artifacts.refs import Ref
 from artifacts.schemas import PUZZLES, RESULTS
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord
-from flows.lookup.stages import STAGES
+from flows.lookup.stages import PARTS
 from flows.report.derivation import Derivation, read_derivation
 from flows.report.example_group import ReadAnswer, read_answers
 from stages.environments.tables import puzzles_by_id
@@ -116,7 +116,7 @@ def _reports(record: RunRecord, store: Store) -> Mapping[str, Artifact]:
     else:
         stored = {
             _TITLES["before"] if number == 0 else f"iteration {number}": (
-                layout.iteration(number, STAGES["evaluate"]),
+                layout.iteration(number, PARTS["evaluate"]),
                 manifest,
             )
             for number, manifest in _iteration_reports(record)

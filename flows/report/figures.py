@@ -71,9 +71,9 @@ def iteration_figures(record: IterationRecord) -> IterationFigures:
     )
 
 
-def stage_starts(iterations: Sequence[IterationFigures]) -> list[int]:
-    """Returns the first iteration of each stage of the run after the first stage; empty if the run has no stages."""
-    staged = [(item.number, stage) for item in iterations if (stage := item.value("stage")) is not None]
+def phase_starts(iterations: Sequence[IterationFigures]) -> list[int]:
+    """Returns the first iteration of each phase of the run after the first phase; empty if the run has no phases."""
+    staged = [(item.number, phase) for item in iterations if (phase := item.value("phase")) is not None]
     return [number for (_, before), (number, now) in pairwise(staged) if now != before]
 
 

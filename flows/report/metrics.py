@@ -2,7 +2,7 @@
 
 The terminal, the HTML report, Prefect's tables, trackers, `summary.json` and comparisons of recipes read it. To add a
 metric of an iteration, let a stage store the number in its facts and add a line to `METRICS`; a figure of an evaluation
-is a line in `flows.report.measures`. Figures of `summary.json` also need a row in `docs/json.md`.
+is a line in `flows.report.measures`. Figures of `summary.json` also need a row in `docs/reference/json.md`.
 
 Tracker names follow what users know from other trainers: TRL's names for training figures, verl's for stage times and
 throughput; held-out accuracy is under `eval/`, the measurement on the test split under `test/`.
@@ -133,9 +133,8 @@ def text(value: MetricValue, form: str) -> str:
 
 
 def interval_text(interval: Interval) -> str:
-    """Returns an interval as `62.1% (58.0 to 66.2)`; clips the bounds to 0 and 100, which older reports exceed."""
-    low, high = max(0.0, interval.low), min(1.0, interval.high)
-    return f"{interval.mean:.1%} ({low * 100:.1f} to {high * 100:.1f})"
+    """Returns an interval as `62.1% (58.0 to 66.2)`."""
+    return f"{interval.mean:.1%} ({interval.low * 100:.1f} to {interval.high * 100:.1f})"
 
 
 def unfinished_text(truncated_fraction: MetricValue, early_stopped_fraction: MetricValue) -> str:
@@ -227,7 +226,7 @@ def _promoted(record: IterationRecord) -> float | None:
 
 
 def _alarm(record: IterationRecord) -> float | None:
-    return float(record.divergence.certain) if record.divergence else None
+    return float(record.alarm.certain) if record.alarm else None
 
 
 def _iterations_behind(record: IterationRecord) -> float | None:
@@ -355,8 +354,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("eligible_puzzles", "train puzzles that the filter leaves", _fact("sample", "eligible_puzzles"), "puzzles",
            column="eligible", terminal=".0f", page="d", prefect=0, summary=True, tracker="sampling/eligible_puzzles",
            presence=Presence.WHERE_KNOWN),
-    Metric("stage", "number of the stage of the run", _fact("advance", "stage"),
-           column="stage", terminal=".0f", page="d", prefect=0, summary=True, tracker="stage",
+    Metric("phase", "number of the phase of the run", _fact("advance", "phase"),
+           column="phase", terminal=".0f", page="d", prefect=0, summary=True, tracker="phase",
            presence=Presence.WHERE_KNOWN),
     Metric("promoted", "1 where the checkpoint was promoted", MetricSource("promote", _promoted), tracker="promoted"),
 )  # fmt: skip

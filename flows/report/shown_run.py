@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from artifacts.layout import RunLayout
 from artifacts.store.store import Store
-from flows.lookup.history import RunRecord, alarms_of, read_iteration, read_run, with_divergences
+from flows.lookup.history import RunRecord, alarms_of, read_iteration, read_run, with_alarms
 from flows.orchestration.api_errors import API_ERRORS
 from flows.orchestration.reward_alarm import emit_reward_alarm
 from flows.report.html.run_report import store_report
@@ -67,13 +67,13 @@ class ShownRun:
             self._record = read_run(self.store, self.layout.run)
         known = {item.number: item for item in self._record.iterations}
         known[n] = read_iteration(self.store, self.layout, n)
-        iterations = with_divergences([known[number] for number in sorted(known)], self._record.recipe)
+        iterations = with_alarms([known[number] for number in sorted(known)], self._record.recipe)
         self._record = replace(self._record, iterations=iterations)
         return replace(self._record, iterations=[item for item in self._record.iterations if item.number <= n])
 
     def _warn(self, record: RunRecord, *, executed: bool) -> str | None:
         """Returns the alarm of the newest iteration in words, if any; emits an event if the alarm begins there."""
-        newest = record.iterations[-1].divergence
+        newest = record.iterations[-1].alarm
         if newest is None or not newest.certain:
             return None
         if executed and newest in alarms_of(record.iterations):

@@ -12,7 +12,7 @@ from rich.table import Table
 from artifacts.store.location import DEFAULT_STORE
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord
-from flows.lookup.preparation import dropped_line, newest_rates, pretraining_of, rate_line, selection_line
+from flows.lookup.preparation import newest_rates, preparation_lines, pretraining_of
 from flows.report import measures
 from flows.report.figures import iteration_figures, measurement, summary_metrics
 from flows.report.measures import MODES
@@ -24,8 +24,8 @@ from stages.statistics.estimates import Interval
 
 _SELECTION = ("sampled", "kept", "rejected", "puzzles")
 """Facts of a teacher's texts in the summary."""
-STAGE_HEAD = ["stage", "iterations", "its end"]
-"""Names of the columns of `stage_rows`."""
+PHASE_HEAD = ["phase", "iterations", "its end"]
+"""Names of the columns of `phase_rows`."""
 
 
 def solve_command(record: RunRecord, store: Store) -> str:
@@ -36,7 +36,7 @@ def solve_command(record: RunRecord, store: Store) -> str:
 
 
 def summary(record: RunRecord, store: Store) -> dict[str, Any]:
-    """Returns the run as one JSON document (see `docs/json.md`)."""
+    """Returns the run as one JSON document (see `docs/reference/json.md`)."""
     return {
         "run": record.layout.run,
         "title": record.recipe["title"],
@@ -51,9 +51,9 @@ def summary(record: RunRecord, store: Store) -> dict[str, Any]:
             suite: {number: manifest.facts for number, manifest in sorted(reports.items())}
             for suite, reports in record.suites.items()
         },
-        "stages": [dict(zip(("name", "iterations", "end"), row, strict=True)) for row in stage_rows(record)],
+        "phases": [dict(zip(("name", "iterations", "end"), row, strict=True)) for row in phase_rows(record)],
         "promoted": record.promoted and record.promoted.as_json(),
-        "report": f"{store.url}/{record.layout.summary}/report.html",
+        "report": f"{store.url}/{record.layout.page}",
         "solve": solve_command(record, store),
     }
 
@@ -62,38 +62,32 @@ def print_summary(record: RunRecord, store: Store, console: Console) -> None:
     """Prints results before and after training, the report's address, and a command that runs the promoted model."""
     if record.evaluations:
         console.print(before_after_table(record))
-    if record.shorter:
-        print_labelled(console, "puzzles:  ", dropped_line(record.shorter.facts))
-    for manifest in record.texts:
-        print_labelled(console, "texts:    ", selection_line(manifest.facts))
-    for name, figures in newest_rates(record).items():
-        print_labelled(console, "rated:    ", f"{name}: {rate_line(figures)}")
-    if pretraining := pretraining_of(record):
-        print_labelled(console, "critic:   ", pretraining.line())
+    for name, line in preparation_lines(record):
+        print_labelled(console, f"{name}: ", line)
     if record.promoted:
         promoted = f"iteration {record.promoted.iteration}, validation {record.promoted.score:.1%}"
         print_labelled(console, "promoted: ", promoted)
-    for name, iterations, end in stage_rows(record):
-        print_labelled(console, "stage:    ", f"{name}, iterations {iterations}: {end}")
-    if record.promoted and (card := record.promoted.model_card):
-        print_labelled(console, "card:     ", f"{store.url}/{card}")
+    for name, iterations, end in phase_rows(record):
+        print_labelled(console, "phase:    ", f"{name}, iterations {iterations}: {end}")
+    if record.promoted:
+        print_labelled(console, "card:     ", f"{store.url}/{record.promoted.model_card}")
     if line := run_timeline(record, store):
         note = "" if line.whole else "; several attempts made it, this is the last one"
         print_labelled(console, "time:     ", line.line() + note)
-    print_labelled(console, "report:   ", f"{store.url}/{record.layout.summary}/report.html")
+    print_labelled(console, "report:   ", f"{store.url}/{record.layout.page}")
     print_command(console, "try it:   ", solve_command(record, store))
 
 
-def stage_rows(record: RunRecord) -> list[list[str]]:
-    """Returns a row for each stage of the run that has begun: name, iterations, and why it ended; [] without stages."""
+def phase_rows(record: RunRecord) -> list[list[str]]:
+    """Returns a row for each phase of the run that has begun: name, iterations, and why it ended; [] without phases."""
     decisions = [(item.number, facts) for item in record.iterations if (facts := item.facts("advance"))]
     rows: list[list[str]] = []
-    for number, of_stage in groupby(decisions, key=lambda item: item[1]["stage"]):
-        members = list(of_stage)
+    for number, of_phase in groupby(decisions, key=lambda item: item[1]["phase"]):
+        members = list(of_phase)
         last, decision = members[-1]
         open_end = "with the run" if last >= record.recipe["iterations"] else "it goes on"
         end = decision["reason"] if decision["ended"] else open_end
-        name = visible(record.recipe["stages"][number - 1]["name"])
+        name = visible(record.recipe["phases"][number - 1]["name"])
         rows.append([f"{number}. {name}", f"{members[0][0]} to {last}", end])
     return rows
 

@@ -1,1 +1,1 @@
-"""Curricula: pass rates of puzzles, the order in which iterations take puzzles, and the stages of a run."""
+"""Curricula: pass rates of puzzles, the order in which iterations take puzzles, and the phases of a run."""

@@ -1,4 +1,4 @@
-"""The end of a stage: after a number of iterations, or when a figure no longer rises."""
+"""The end of a phase: after a number of iterations, or when a figure no longer rises."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -7,13 +7,13 @@ from pydantic import Field
 
 from artifacts.config import Config
 
-StageFigure = Literal["reward", "train_accuracy", "train_exact", "sampled_accuracy", "greedy_accuracy"]
+PhaseFigure = Literal["reward", "train_accuracy", "train_exact", "sampled_accuracy", "greedy_accuracy"]
 
 
 class Plateau(Config):
-    """Rule that ends a stage when a figure of its iterations has stopped rising."""
+    """Rule that ends a phase when a figure of its iterations has stopped rising."""
 
-    metric: StageFigure = Field(
+    metric: PhaseFigure = Field(
         description="Figure that is watched: mean reward or accuracy of the rollouts, or held-out accuracy."
     )
     plateau_iterations: int = Field(
@@ -28,7 +28,7 @@ def has_plateaued(values: Sequence[float], rule: Plateau) -> bool:
     """Returns whether none of the newest values exceeds the highest one before them by more than `min_delta`.
 
     Args:
-        values: The figure after each iteration of the stage, in order.
+        values: The figure after each iteration of the phase, in order.
         rule: It compares the last `plateau_iterations` values with all earlier ones. Without earlier ones the result is
             false.
     """

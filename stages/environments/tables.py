@@ -24,7 +24,7 @@ from stages.environments.capabilities import (
 from stages.environments.puzzle import Asserted, DeductionCounts, Graded, Grader, Parsed, Puzzle, Style, Taught
 from stages.environments.single_answer import ITEM, MISSING
 from stages.environments.solver_tool import Passage, write_call, write_told
-from stages.environments.thoughts import ThinkingConfig, answer_start
+from stages.environments.thoughts import DEFAULT_THINKING, ThinkingConfig, answer_start
 
 DEDUCTION_COLUMNS = tuple(field.name for field in fields(DeductionCounts))
 
@@ -41,7 +41,7 @@ def to_table(puzzles: Sequence[Puzzle]) -> pl.DataFrame:
             "difficulty": json.dumps(puzzle.difficulty),
             "seed": puzzle.seed,
             "digest": puzzle.digest,
-            **({} if (thinking := puzzle.thinking.as_json()) is None else {THINKING: thinking}),
+            THINKING: puzzle.thinking.model_dump_json(),
         }
         for puzzle in puzzles
     ]
@@ -54,11 +54,10 @@ def from_table(table: pl.DataFrame) -> list[Puzzle]:
 
 
 def _puzzle(row: dict[str, Any]) -> Puzzle:
-    thinking = ThinkingConfig.from_json(row.get(THINKING))
     parsed: dict[str, Any] = {
         "solution": json.loads(row["solution"]),
         "difficulty": json.loads(row["difficulty"]),
-        THINKING: thinking,
+        THINKING: ThinkingConfig.model_validate_json(row[THINKING]),
     }
     return Puzzle(**{**row, **parsed})
 
@@ -79,7 +78,7 @@ def puzzles_by_id(table: pl.DataFrame, *, thought_opened: bool = False) -> dict[
 
 def thinking_of(table: pl.DataFrame) -> ThinkingConfig:
     """Returns the rule of thinking of a table of puzzles, which is the same for all puzzles of a set."""
-    return ThinkingConfig.from_json(table[THINKING][0] if THINKING in table.columns and len(table) else None)
+    return ThinkingConfig.model_validate_json(table[THINKING][0]) if len(table) else DEFAULT_THINKING
 
 
 def graded_texts(answered: Iterable[tuple[str, str]], known: Mapping[str, Puzzle], grader: Grader) -> list[Graded]:

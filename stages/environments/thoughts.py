@@ -1,13 +1,11 @@
 """Thoughts in completions. One rule, the same for every grader, says which part of a completion is its answer."""
 
-import json
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from artifacts.config import Config
-from artifacts.identity import settings_of
 
 THOUGHT_OPENED = "thought_opened"
 """Fact of rollouts, answers and reports: whether the model's chat template opens a thought in the prompt."""
@@ -35,15 +33,6 @@ class ThinkingConfig(Config):
         if self.closing in self.opening:
             raise ValueError("opening holds closing, so a thought would end where it begins: choose different marks")
         return self
-
-    @classmethod
-    def from_json(cls, text: str | None) -> "ThinkingConfig":
-        """Returns the config of `as_json`; None is the default."""
-        return DEFAULT_THINKING if text is None else cls(**json.loads(text))
-
-    def as_json(self) -> str | None:
-        """Returns the config as a table stores it; None for the default."""
-        return None if self == DEFAULT_THINKING else json.dumps(settings_of(self))
 
     def after_prompt(self, opened: bool) -> "ThinkingConfig":
         """Returns the rule for completions of one model.

@@ -6,14 +6,13 @@ the group's deviation, "Understanding R1-Zero-like training" (arXiv 2503.20783) 
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from artifacts.config import Config
-from artifacts.identity import Added
 
 Rewards = npt.NDArray[np.float64]
 
@@ -40,17 +39,17 @@ class AdvantageConfig(Config):
         description="The advantages of a group are 0 if its largest and smallest reward differ by no more than this, "
         "unless the baseline is `batch_mean` or `none`.",
     )
-    level: Annotated[Literal["outcome", "process"], Added(before="outcome")] = Field(
+    level: Literal["outcome", "process"] = Field(
         default="outcome",
         description="`outcome`: every token of a completion has the advantage of its reward. `process`: a token "
         "has this advantage and those of the steps that end at or after it (see `grade.reward.step_rewards`).",
     )
-    step_baseline: Annotated[Literal["all_steps", "same_step"], Added(before="all_steps")] = Field(
+    step_baseline: Literal["all_steps", "same_step"] = Field(
         default="all_steps",
         description="Subtracted from a step's reward: the mean over all steps of the group (DeepSeekMath), or over the "
         "steps of the same number in the group's completions; steps whose reward is null are not numbered.",
     )
-    step_discount: Annotated[float, Added(before=1.0)] = Field(
+    step_discount: float = Field(
         default=1.0,
         ge=0,
         le=1,

@@ -16,7 +16,6 @@ from pydantic import Field, model_validator
 
 from artifacts.config import Config
 from artifacts.errors import NEW_RUN, BadInputError
-from artifacts.identity import Added
 from artifacts.tensors import RIGHT, PackedBatch
 from stages.grpo.groups import Branch, Group
 
@@ -31,7 +30,7 @@ class PackConfig(Config):
         "have fewer rows than trainer processes, but never less than the longest prompt with one completion at its "
         "longest. The number is frozen with the recipe, so the run keeps it on every machine.",
     )
-    overlong: Annotated[Literal["refuse", "drop"], Added(before="refuse")] = Field(
+    overlong: Literal["refuse", "drop"] = Field(
         default="refuse",
         description="Completions that do not fit into a row after their prompt. `refuse`: a run does not begin if rows "
         "are shorter than the longest prompt with a completion of `max_tokens`. `drop`: such completions are left out "
@@ -57,13 +56,13 @@ class PackConfig(Config):
         description="Groups whose advantages are all 0 are left out, or kept. Kept groups add nothing to the policy "
         "loss, but count in its denominators, the entropy bonus and the KL term.",
     )
-    completions: Annotated[Literal["all", "right"], Added(before="all")] = Field(
+    completions: Literal["all", "right"] = Field(
         default="all",
         description="Completions that are trained on: all with an advantage, or only those with all answers right. "
         "With the loss `cross_entropy` the latter is rejection-sampled fine-tuning (arXiv 2308.01825). Then set "
         "`uniform_groups` to `kept`, or groups of right completions only are left out.",
     )
-    mark_right: Annotated[bool, Added(before=False)] = Field(
+    mark_right: bool = Field(
         default=False,
         description="Mark the tokens of completions with all answers right, which `finetune.loss.positive_nll` needs.",
     )
@@ -72,7 +71,7 @@ class PackConfig(Config):
         description="Advantage of a completion's last token. `zero` sets it to 0, so that GRPO does not unlearn when "
         "to stop (OpenPipe); the token stays in the loss.",
     )
-    rows_multiple: Annotated[int, Added(before=1)] = Field(
+    rows_multiple: int = Field(
         default=1,
         ge=1,
         le=65_536,

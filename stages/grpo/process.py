@@ -14,7 +14,6 @@ import numpy as np
 from pydantic import Field
 
 from artifacts.config import Config
-from artifacts.identity import Added
 from stages.grpo.advantages import AdvantageConfig, Rewards, divisor, is_uniform, without_itself
 
 _NOT_ENTAILED = ("open", "contradicted")
@@ -42,7 +41,7 @@ class StepRewards(Config):
         description="A wrong answer. Set it to null if an answer that repeats a false statement should not be "
         "penalized again.",
     )
-    until_first_false: Annotated[bool, Added(before=False)] = Field(
+    until_first_false: bool = Field(
         default=False,
         description="Ignore all steps after the first statement that is open or contradicted: they may follow from it "
         "without a further error, and only that statement is to blame.",
@@ -55,12 +54,6 @@ class StepRewards(Config):
             return rewards
         first_false = next((i for i, verdict in enumerate(verdicts) if verdict in _NOT_ENTAILED), len(verdicts))
         return [reward if i <= first_false else None for i, reward in enumerate(rewards)]
-
-
-STEP_REWARDS_BEFORE = StepRewards(
-    proved=1.0, restated=0.0, repeated=0.0, open=-1.0, contradicted=-1.0, right=1.0, wrong=-1.0
-)
-"""Step rewards that identities leave out. They never change, even if the defaults of `StepRewards` do."""
 
 
 def step_advantages(groups: Sequence[Sequence[Rewards]], config: AdvantageConfig) -> list[list[Rewards]]:

@@ -1,13 +1,12 @@
 """The reward of a completion: a weighted sum of terms, and the penalty for an unfinished answer."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from artifacts.config import Config
-from artifacts.identity import Added
-from stages.grpo.process import STEP_REWARDS_BEFORE, StepRewards
+from stages.grpo.process import StepRewards
 from stages.grpo.reward_terms import (
     LengthCosineConfig,
     OutcomeRewards,
@@ -30,7 +29,7 @@ class RewardConfig(Config):
         default=1.0, gt=0, le=1000, description="Power to which this fraction is raised first (OpenPipe tried 2 and 3)."
     )
     exact_weight: float = Field(default=0.0, ge=0, le=1e6, description="Added if every answer is right.")
-    outcomes: Annotated[OutcomeRewards | None, Added(before=None)] = Field(
+    outcomes: OutcomeRewards | None = Field(
         default=None, description="Rewards of right, wrong and missing answers, which are added; null: none."
     )
     deductions_weight: float = Field(
@@ -40,7 +39,7 @@ class RewardConfig(Config):
         description="Factor of the fraction of asserted statements that are proved. Statements that restate a clue are "
         "not counted; a completion without other statements gets 0.",
     )
-    step_rewards: Annotated[StepRewards, Added(before=STEP_REWARDS_BEFORE)] = Field(
+    step_rewards: StepRewards = Field(
         default_factory=StepRewards,
         description='Rewards of single steps, which only `grade.advantage.level = "process"` uses.',
     )
@@ -64,14 +63,14 @@ class RewardConfig(Config):
         "becomes a (1 - b) + a b s (OpenPipe tried 0.1 to 0.3). s is the mean negative log-probability of the "
         "completion's tokens up to its last answer.",
     )
-    shortness_penalty: Annotated[float, Added(before=0.0)] = Field(
+    shortness_penalty: float = Field(
         default=0.0,
         ge=0,
         le=1e6,
         description="p in the term -p / (characters / 4), so that longer completions lose less (RLSP's exploration "
         "reward). A completion of fewer than 4 characters counts as one of 4.",
     )
-    patterns: Annotated[PatternPenalty | None, Added(before=None)] = Field(
+    patterns: PatternPenalty | None = Field(
         default=None, description="Reward in place of all others for unwanted patterns; null: none."
     )
     truncated: Literal["graded", "zero", "penalty", "masked", "soft_overlong"] = Field(

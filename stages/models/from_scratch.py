@@ -12,7 +12,6 @@ from pydantic import Field, model_validator
 
 from artifacts.config import Config
 from artifacts.errors import BadInputError
-from artifacts.identity import Added
 from stages.models.shape import read_shape
 from stages.models.tensor_file import write_bfloat16
 from stages.models.tensors import WEIGHTS, tensors_of
@@ -40,7 +39,6 @@ class ScratchModel(Config):
     seed: Annotated[int, Field(ge=0, description="seed of the random weights")] = 0
     tokenizer: Annotated[
         Literal["answers", "taught"],
-        Added(before="answers"),
         Field(description="texts that make the tokenizer, besides the prompts: answers, or those of the warm start"),
     ] = "taught"
 

@@ -16,7 +16,6 @@ from pydantic import Field
 
 from artifacts.config import Config
 from artifacts.errors import BadInputError
-from artifacts.identity import Added
 from artifacts.local.input_files import LARGEST_TOKENIZER, LARGEST_WEIGHTS, check_input, copy_input
 from artifacts.store.location import local_folder
 from artifacts.store.store import Store
@@ -50,7 +49,6 @@ _QUIET = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", 
 
 SystemPrompt = Annotated[
     str | None,
-    Added(before=None),
     Field(
         min_length=1,
         description="System prompt of every conversation, which becomes part of the model's chat template; null: what "

@@ -1,4 +1,4 @@
-"""The stage that decides after an iteration whether the run's present stage of training has ended."""
+"""The stage that decides after an iteration whether the phase of the run has ended."""
 
 from pydantic import Field
 
@@ -10,23 +10,23 @@ from artifacts.refs import Grades, Ref, Report, Transition
 from artifacts.store.store import Store
 from stages.context import StageContext
 from stages.curriculum.plateau import Plateau, has_plateaued
-from stages.curriculum.progress import PROGRESS_FILE, StageProgress, read_progress
+from stages.curriculum.progress import PROGRESS_FILE, PhaseProgress, read_progress
 
 REVISION = 1
 _FACTS = {"reward": "reward/mean", "train_accuracy": "accuracy/mean", "train_exact": "exact/mean"}
 """Names of the figures in the facts of grades."""
 
 
-class StageEnd(Config):
-    """The end of a stage: after `iterations` or by the rule `until`, whichever comes first.
+class PhaseEnd(Config):
+    """The end of a phase: after `iterations` or by the rule `until`, whichever comes first.
 
-    A stage with neither lasts until the run ends.
+    A phase with neither lasts until the run ends.
     """
 
     iterations: int | None = Field(
         default=None, ge=1, le=1_000_000, description="Number of iterations; the maximum if `until` is set."
     )
-    until: Plateau | None = Field(default=None, description="Rule that ends the stage by a figure.")
+    until: Plateau | None = Field(default=None, description="Rule that ends the phase by a figure.")
 
     @property
     def is_open(self) -> bool:
@@ -34,11 +34,11 @@ class StageEnd(Config):
         return self.iterations is None and self.until is None
 
 
-class AdvanceConfig(StageEnd):
-    """The stage that an iteration belongs to, and how it ends."""
+class AdvanceConfig(PhaseEnd):
+    """The phase that an iteration belongs to, and how it ends."""
 
-    stage: int = Field(ge=0, description="Number of the stage, from 0.")
-    since: int = Field(ge=1, description="First iteration of the stage.")
+    phase: int = Field(ge=0, description="Number of the phase, from 0.")
+    since: int = Field(ge=1, description="First iteration of the phase.")
 
 
 def advance(
@@ -51,7 +51,7 @@ def advance(
     iteration: int,
     out: ArtifactAddress[Transition],
 ) -> Ref[Transition]:
-    """Records whether the stage of an iteration ended with it.
+    """Records whether the phase of an iteration ended with it.
 
     Args:
         grades: Grades of the iteration's rollouts.
@@ -66,19 +66,19 @@ def advance(
     if published := out.find(identity):
         return published
     values = _values(config, grades, report, before, ctx.store)
-    ended, reason = _stage_end(config, values, iteration)
-    progress = StageProgress(stage=config.stage, since=config.since, values=values, ended=ended, reason=reason)
+    ended, reason = _phase_end(config, values, iteration)
+    progress = PhaseProgress(phase=config.phase, since=config.since, values=values, ended=ended, reason=reason)
     attempt = out.attempt(identity)
     attempt.write_json(PROGRESS_FILE, progress.as_json())
-    # People read the facts, where the first stage is 1.
-    facts = {"stage": config.stage + 1, "since": config.since, "ended": ended, "reason": reason}
+    # People read the facts, where the first phase is 1.
+    facts = {"phase": config.phase + 1, "since": config.since, "ended": ended, "reason": reason}
     return attempt.publish(facts, grades=grades, report=report, before=before)
 
 
 def _values(
     config: AdvanceConfig, grades: Ref[Grades], report: Ref[Report], before: Ref[Transition] | None, store: Store
 ) -> list[float]:
-    """Returns the watched figure after each iteration of the stage."""
+    """Returns the watched figure after each iteration of the phase."""
     if config.until is None:
         return []
     metric = config.until.metric
@@ -90,7 +90,7 @@ def _values(
     return [*(earlier.values if earlier and earlier.since == config.since else []), value]
 
 
-def _stage_end(config: AdvanceConfig, values: list[float], iteration: int) -> tuple[bool, str]:
+def _phase_end(config: AdvanceConfig, values: list[float], iteration: int) -> tuple[bool, str]:
     done, rule = iteration - config.since + 1, config.until
     if config.iterations is not None and done >= config.iterations:
         return True, f"{done} iterations are done"
@@ -101,4 +101,4 @@ def _stage_end(config: AdvanceConfig, values: list[float], iteration: int) -> tu
             f"{rule.plateau_iterations} iterations"
         )
     left = "" if config.iterations is None else f" of {config.iterations}"
-    return False, f"iteration {done}{left} of the stage"
+    return False, f"iteration {done}{left} of the phase"

@@ -13,7 +13,7 @@ import polars as pl
 
 from artifacts.address import ArtifactAddress
 from artifacts.errors import NEW_RUN, BadInputError, IntegrityError
-from artifacts.identity import Identity, settings_of
+from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Answers, Checkpoint, Puzzles, Ref, Rollouts, Texts
 from artifacts.schemas import ANSWERS, ANSWERS_FILE, BY_TOOL, PUZZLES, ROLLOUTS, TEXTS, TEXTS_FILE, as_table
@@ -57,10 +57,8 @@ def distil(
         BadInputError: No text is left, or an environment lacks a capability that the config needs.
         IntegrityError: The rollouts name a puzzle that is not in the set.
     """
-    inputs: dict[str, Ref[Any] | None] = {"teacher": teacher, "puzzles": puzzles}
-    settings = effective_settings(config, teacher)
-    if config.untrainable == "drop":
-        inputs["student"], settings["row_tokens"] = student, row_tokens
+    inputs: dict[str, Ref[Any] | None] = {"teacher": teacher, "puzzles": puzzles, "student": student}
+    settings = {**effective_settings(config, teacher), "row_tokens": row_tokens}
     identity = Identity.of("distil", REVISION, settings, **inputs)
     if published := out.find(identity):
         return published
@@ -121,7 +119,7 @@ def _tokenizer(ctx: StageContext, teacher: Ref[Rollouts] | Ref[Answers] | None) 
 
 def effective_settings(config: DistilConfig, teacher: Ref[Any] | None) -> dict[str, Any]:
     """Returns the settings that enter the identity: those of the solver's texts only if the solver teaches."""
-    settings = settings_of(config)
+    settings = config.model_dump(mode="json")
     if teacher is not None:
         del settings["written"], settings["puzzles"]
     return settings

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from artifacts.address import ArtifactAddress
 from artifacts.errors import NEW_RUN, BadInputError
-from artifacts.identity import Identity, settings_of
+from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Critic, Grades, Ref, Rollouts, TrainingState
 from stages.context import StageContext
@@ -52,7 +52,7 @@ def pretrain(
     """
     chosen = config.pretrain
     assert chosen is not None  # the caller runs this stage only if `pretrain` is set
-    settings = {name: item for name, item in settings_of(config).items() if name in _SETTINGS}
+    settings = {name: item for name, item in config.model_dump(mode="json").items() if name in _SETTINGS}
     settings |= {"epochs": chosen.epochs, "updates": chosen.updates}
     inputs: dict[str, Ref[Any] | None] = {"model": model}
     for number, (sampled, graded) in enumerate(zip(rollouts, grades, strict=True), start=1):

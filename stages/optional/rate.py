@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from artifacts.address import ArtifactAddress
 from artifacts.config import Config
 from artifacts.errors import BadInputError
-from artifacts.identity import Identity, settings_of
+from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Levels, Puzzles, Ref
 from artifacts.schemas import LEVELS, LEVELS_FILE, PUZZLES
@@ -82,7 +82,7 @@ def rate(
         BadInputError: The puzzle set has no such split.
         TransientError: The engine died or hung more often than `restarts` allows.
     """
-    settings = {"sampling": settings_of(config.sampling), "grader": config.grader, "split": split}
+    settings = {"sampling": config.sampling.model_dump(mode="json"), "grader": config.grader, "split": split}
     weights = {f"weights:{name}": checkpoint for name, checkpoint in checkpoints.items()}
     identity = Identity.of("rate", REVISION, settings, puzzles=puzzles, **weights)
     if published := out.find(identity):

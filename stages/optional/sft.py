@@ -1,18 +1,22 @@
-"""The stage that trains on texts: supervised fine-tuning, as after rejection sampling or from a stronger teacher."""
+"""The stage that trains on texts before GRPO: on the solver's, as a warm start, or on those of a teacher."""
 
 import math
+import random
+from collections.abc import Sequence
 from typing import Literal
 
 import polars as pl
 from pydantic import Field
 
 from artifacts.address import ArtifactAddress
-from artifacts.errors import NEW_RUN
-from artifacts.identity import Identity, settings_of
+from artifacts.errors import NEW_RUN, BadInputError
+from artifacts.identity import Identity
 from artifacts.reading import Artifact
-from artifacts.refs import Checkpoint, Ref, Texts
-from artifacts.schemas import TEXTS, TEXTS_FILE
+from artifacts.refs import Checkpoint, Puzzles, Ref, Texts
+from artifacts.schemas import PUZZLES, TEXTS, TEXTS_FILE
 from stages.context import StageContext
+from stages.environments.puzzle import Style, Taught
+from stages.environments.tables import taught_passages
 from stages.grpo.groups import Branch, Group
 from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.tokenizers.chat import ChatTokenizer
@@ -22,15 +26,15 @@ from stages.training.job import EpochOrder, LossConfig, OptimizerConfig
 from stages.training.launch import JobSettings, Target, Weights, train_and_publish, warn_of_rounding
 from stages.training.trainable import TrainableConfig, TrainedConfig
 
-REVISION = 1
+REVISION = 2
 _DROP = 'with distil.texts.untrainable = "drop"'
 
 
 class SftConfig(TrainedConfig):
-    """Supervised fine-tuning on all texts of an artifact: cross-entropy on the texts, not on their prompts."""
+    """Supervised fine-tuning: cross-entropy on texts, not on their prompts."""
 
     texts_per_step: int = Field(
-        default=16, ge=1, le=1_000_000, description="Number of texts in an optimizer step; the last may have fewer."
+        default=16, ge=1, le=1_000_000, description="Number of texts in an optimizer step; some may have one fewer."
     )
     epochs: int = Field(default=1, ge=1, le=1_000_000, description="Passes over the texts.")
     epoch_order: EpochOrder = Field(
@@ -40,7 +44,7 @@ class SftConfig(TrainedConfig):
         default=1e-5,
         gt=0,
         le=10.0,
-        description="Highest learning rate; 1e-4 if it is left out and `trainable` is LoRA.",
+        description="Highest learning rate; ten times the default if it is left out and `trainable` is LoRA.",
     )
     schedule: Literal["constant", "linear", "cosine"] = Field(
         default="linear", description="After the warm-up, `linear` and `cosine` fall to 0 after the last step."
@@ -55,47 +59,104 @@ class SftConfig(TrainedConfig):
     )
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     trainable: TrainableConfig = Field(default_factory=TrainableConfig)
-    seed: int = Field(default=0, ge=0, description="Seed of the order of the texts.")
+    seed: int = Field(default=0, ge=0, description="Seed of the order of the texts, and of the choice of puzzles.")
+
+
+class WarmStartConfig(SftConfig):
+    """Supervised fine-tuning on the solver's texts for train puzzles, which are drawn at random."""
+
+    text: Literal["answers", "derivations", "transcripts"] = Field(
+        default="answers",
+        description="Texts to train on: only the answers; the derivation step by step and then the answers; or a call "
+        "of the environment's solver with all clues, its answer, which is not in the loss, and then the answers.",
+    )
+    style: Style = Field(
+        default="plain",
+        description="How derivations are written: premises by number after each statement, by number before it, or in "
+        "the words of the clues before it.",
+    )
+    steps: int = Field(default=16, ge=1, le=1_000_000, description="Optimizer steps of one pass.")
+    texts_per_step: int = Field(
+        default=4, ge=1, le=1_000_000, description="Number of texts in an optimizer step, each of another puzzle."
+    )
+    learning_rate: float = Field(
+        default=1e-4,
+        gt=0,
+        le=10.0,
+        description="Highest learning rate; ten times the default if it is left out and `trainable` is LoRA.",
+    )
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        default="constant", description="After the warm-up, `linear` and `cosine` fall to 0 after the last step."
+    )
+
+    @property
+    def puzzles(self) -> int:
+        """Number of puzzles whose texts are trained on."""
+        return self.steps * self.texts_per_step
+
+    @property
+    def taught(self) -> Taught | None:
+        """Style of the derivations to train on, or `transcripts`; None if `text` is `answers`."""
+        if self.text == "answers":
+            return None
+        return self.style if self.text == "derivations" else self.text
 
 
 def sft(
     ctx: StageContext,
     config: SftConfig,
     weights: Ref[Checkpoint],
-    texts: Ref[Texts],
+    texts: Ref[Texts] | Ref[Puzzles],
     *,
     out: ArtifactAddress[Checkpoint],
 ) -> Ref[Checkpoint]:
     """Trains on texts and publishes the checkpoint.
 
     Tokens that a teacher sampled are kept if its tokenizer is the student's, because the same text may have other
-    tokens. Any other text is tokenized here and ends with the end token.
+    tokens. Any other text is tokenized here and ends with the end token. A text is never cut, because a cut one would
+    teach neither its answers nor where to end.
 
     `distil` rejects texts that cannot be trained on, unless its config says otherwise.
 
+    Args:
+        texts: A teacher's texts, all of which are learned; or, under a `WarmStartConfig`, the puzzles for which the
+            solver writes.
+
     Raises:
-        BadInputError: A text does not fit into a row, or the tokenizer does not decode its tokens to the same text.
+        BadInputError: There are fewer train puzzles than a warm start takes, a text does not fit into a row, or the
+            tokenizer does not decode a text's tokens to the same text.
         TransientError: The trainer died or hung.
     """
     inputs = {"weights": weights, "texts": texts}
-    settings = settings_of(config)
-    if config.epochs == 1:
-        settings.pop("epoch_order", None)  # without effect
-    target = Target(Identity.of("sft", REVISION, settings, **inputs), out, None, inputs)
+    target = Target(Identity.of("sft", REVISION, config, **inputs), out, None, inputs)
     if published := target.published():
         return published.checkpoint
     artifact = Artifact.open(ctx.store, texts)
-    table = artifact.read_table(TEXTS_FILE, TEXTS)
-    folder = ctx.local_folder(weights)
-    own_tokens = artifact.manifest.facts["tokenizer"] == tokenizer_digest(ctx.store, weights)
-    groups = text_groups(table, ChatTokenizer(folder), keep_tokens=own_tokens)
-    remedy = f"{NEW_RUN}, {_DROP} or a higher distil.sft.row_tokens"
-    check_fits(groups, config.row_tokens, "distil.sft", "texts", remedy)
-    packing = PackConfig(
-        row_tokens=config.row_tokens, minibatch_size=config.texts_per_step, minibatch_unit="puzzles", seed=config.seed
-    )
-    steps = math.ceil(len(groups) / config.texts_per_step) * config.epochs
-    job_settings = JobSettings(
+    tokenizer = ChatTokenizer(ctx.local_folder(weights))
+    if isinstance(config, WarmStartConfig):
+        section, label = "warm_start", "warm start"
+        groups = taught_groups(config, _drawn(config, artifact.read_table("train.parquet", PUZZLES)), tokenizer)
+    else:
+        section, label = "distil.sft", "sft"
+        own_tokens = artifact.manifest.facts["tokenizer"] == tokenizer_digest(ctx.store, weights)
+        groups = text_groups(artifact.read_table(TEXTS_FILE, TEXTS), tokenizer, keep_tokens=own_tokens)
+        remedy = f"{NEW_RUN}, {_DROP} or a higher distil.sft.row_tokens"
+        check_fits(groups, config.row_tokens, section, "texts", remedy)
+    job_settings = job_settings_of(config, len(groups))
+    updates = len(job_settings.learning_rates) // config.epochs
+    batch, _ = pack_groups(groups, PackConfig(row_tokens=config.row_tokens, updates=updates, seed=config.seed))
+    batch.check("sft batch")
+    batch_file = ctx.scratch / "sft.safetensors"
+    batch_file.write_bytes(batch.to_bytes())
+    trained = train_and_publish(Weights(weights), batch_file, job_settings, target, ctx, label=label)
+    warn_of_rounding(trained, job_settings, f"{section}.learning_rate", ctx)
+    return trained.checkpoint
+
+
+def job_settings_of(config: SftConfig, texts: int) -> JobSettings:
+    """Returns rates, loss and passes for a number of texts; the seed also determines the order of later passes."""
+    steps = math.ceil(texts / config.texts_per_step) * config.epochs
+    return JobSettings(
         [learning_rate_of(config, step, steps) for step in range(steps)],
         config.epochs,
         LossConfig(kind="cross_entropy", aggregation=config.aggregation),
@@ -104,17 +165,10 @@ def sft(
         epoch_order=config.epoch_order,
         epoch_seed=config.seed,
     )
-    batch, _ = pack_groups(groups, packing)
-    batch.check("sft batch")
-    batch_file = ctx.scratch / "sft.safetensors"
-    batch_file.write_bytes(batch.to_bytes())
-    trained = train_and_publish(Weights(weights), batch_file, job_settings, target, ctx, label="sft")
-    warn_of_rounding(trained, job_settings, "distil.sft.learning_rate", ctx)
-    return trained.checkpoint
 
 
 def text_groups(texts: pl.DataFrame, tokenizer: ChatTokenizer, *, keep_tokens: bool) -> list[Group]:
-    """Returns a group for each text: its prompt with the text as the only completion.
+    """Returns a group for each text of a teacher: its prompt with the text as the only completion.
 
     Args:
         texts: Rows of the `texts` schema.
@@ -130,8 +184,45 @@ def text_groups(texts: pl.DataFrame, tokenizer: ChatTokenizer, *, keep_tokens: b
         tokens = tokens_to_learn(tokenizer, text, sampled if keep_tokens else None)
         if tokens is not sampled:
             check_round_trip(tokenizer, tokens, text, f"{NEW_RUN}, {_DROP} or another model")
-        groups.append(Group(prompts[prompt], [Branch(tokens, [0.0] * len(tokens), 1.0)]))
+        groups.append(_group(prompts[prompt], tokens))
     return groups
+
+
+def _drawn(config: WarmStartConfig, train: pl.DataFrame) -> pl.DataFrame:
+    """Returns the puzzles for which the solver writes."""
+    if config.puzzles > len(train):
+        raise BadInputError(
+            "warm_start",
+            f"{config.steps} steps of {config.texts_per_step} texts, but {len(train)} train puzzles",
+            f"at least {config.puzzles}",
+            "raise puzzles.train or lower warm_start.steps",
+        )
+    return train[random.Random(config.seed).sample(range(len(train)), config.puzzles)]
+
+
+def taught_groups(config: WarmStartConfig, puzzles: pl.DataFrame, tokenizer: ChatTokenizer) -> list[Group]:
+    """Returns a group for each puzzle: its prompt with the solver's text as the only completion.
+
+    Raises:
+        BadInputError: A prompt with its text does not fit into a row, or the tokens of a text decode to another text.
+    """
+    groups: list[Group] = []
+    for prompt, passages in zip(puzzles["prompt"], taught_passages(puzzles, config.taught), strict=True):
+        *first, last = passages
+        parts = [
+            *((tokenizer.text_ids(part.text), part.by_tool) for part in first),
+            (tokenizer.answer_ids(last.text), False),
+        ]
+        tokens = [token for ids, _ in parts for token in ids]
+        text, remedy = "".join(part.text for part in passages), "choose another model, or another warm_start.text"
+        check_round_trip(tokenizer, tokens, text, remedy)
+        groups.append(_group(tokenizer.prompt_ids(prompt), tokens, [by_tool for ids, by_tool in parts for _ in ids]))
+    check_fits(groups, config.row_tokens, "warm_start", config.text, "raise warm_start.row_tokens")
+    return groups
+
+
+def _group(prompt: Sequence[int], tokens: Sequence[int], by_tool: Sequence[bool] | None = None) -> Group:
+    return Group(prompt, [Branch(tokens, [0.0] * len(tokens), 1.0, by_tool)])
 
 
 def learning_rate_of(config: SftConfig, step: int, steps: int) -> float:

@@ -6,7 +6,7 @@ from pydantic import Field
 from artifacts.address import ArtifactAddress
 from artifacts.config import Config
 from artifacts.identity import Identity
-from artifacts.layout import shared_key
+from artifacts.layout import Shared, shared_key
 from artifacts.reading import Artifact
 from artifacts.refs import PromptLengths, Puzzles, Ref
 from artifacts.schemas import LENGTHS_FILE, PROMPT_LENGTHS, PUZZLES
@@ -62,4 +62,4 @@ def address_of(
     store: Store, config: ShortenConfig, puzzles: Ref[Puzzles], lengths: Ref[PromptLengths]
 ) -> ArtifactAddress[Puzzles]:
     """Returns the address of the shorter set: beside the whole one, named by its identity."""
-    return ArtifactAddress(store, shared_key("puzzles", "shorter", identity_of(config, puzzles, lengths)), Puzzles)
+    return ArtifactAddress(store, shared_key(Shared.PUZZLES, "shorter", identity_of(config, puzzles, lengths)), Puzzles)

@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 from artifacts.address import ArtifactAddress
 from artifacts.config import Config
 from artifacts.errors import NEW_RUN, BadInputError, IntegrityError
-from artifacts.identity import Identity, settings_of
+from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Grades, Puzzles, Ref, Rollouts
 from artifacts.schemas import (
@@ -77,7 +77,7 @@ class TeachConfig(Config):
 
     def effective(self) -> dict[str, Any]:
         """Returns the settings that enter the identity; the teacher itself is an input."""
-        settings = settings_of(self)
+        settings = self.model_dump(mode="json")
         del settings["teacher"]
         if self.hint == "none":
             del settings["style"]

@@ -9,7 +9,7 @@ import polars as pl
 from safetensors.numpy import load_file
 
 from artifacts.address import ArtifactAddress
-from artifacts.identity import Identity, settings_of
+from artifacts.identity import Identity
 from artifacts.refs import Checkpoint, Critic, Grades, Ref, Rollouts, TrainingState, Values
 from artifacts.schemas import TOKEN_ADVANTAGES, TOKEN_ADVANTAGES_FILE, VALUES, VALUES_FILE, as_table
 from stages.context import StageContext
@@ -80,7 +80,7 @@ def value(
         TransientError: The trainer died or hung.
         DeerstalkerError: The trainer ran out of memory.
     """
-    settings = {name: item for name, item in settings_of(config).items() if name not in _WITHOUT_EFFECT}
+    settings = {name: item for name, item in config.model_dump(mode="json").items() if name not in _WITHOUT_EFFECT}
     settings["learning_rate"] = learning_rate_at(config, iteration)
     inputs: dict[str, Ref[Any] | None] = {
         "critic": critic.checkpoint,

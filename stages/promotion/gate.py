@@ -106,7 +106,7 @@ def decide(
     if before is None:
         return _first_decision(config, challenger)
     best, standing = before.best, before.standing
-    candidates = before.candidates or _count_candidates(before)
+    candidates = before.candidates
     differences = _differences(config, scores, best, store)
     gain = over_standing = estimate_difference(differences, candidates)
     if standing.report != best.report:
@@ -156,12 +156,6 @@ def _first_decision(config: PromoteConfig, challenger: MeasuredCheckpoint) -> Pr
     )
 
 
-def _count_candidates(before: PromotionDecision) -> int:
-    """Returns the number of candidates up to a decision that does not record it, assuming one in each iteration."""
-    first = before.candidate.iteration if before.first is None else before.first.iteration
-    return max(1, 1 + before.candidate.iteration - first)
-
-
 def _clears(config: PromoteConfig, differences_P: list[float]) -> tuple[bool, str]:
     """Returns whether a candidate clears the bar of promotion, and the comparison in words."""
     mean = float(np.mean(differences_P))
@@ -196,18 +190,14 @@ def _extended_curve(
     """Returns the curve with the candidate added, or the candidate alone if the puzzles have changed.
 
     A candidate's `noise` is half the variance of the paired difference from the checkpoint that it was trained from:
-    the variance of one of the two scores. A decision without a curve contributes its own candidate, unless it rolled
-    back.
+    the variance of one of the two scores.
     """
     parent = before.standing if before.rolled_back else before.candidate
     parent_scores = _scores(config, parent.report, store)
     if set(parent_scores["puzzle_id"]) != set(scores["puzzle_id"]):
         return [_point(challenger, None)]
     noise = float(variance_of_mean(np.asarray(paired_differences(scores, parent_scores)))) / 2.0
-    earlier = before.curve
-    if earlier is None:
-        earlier = [] if before.rolled_back else [_point(before.candidate, None)]
-    return [*earlier, _point(challenger, noise)]
+    return [*(before.curve or ()), _point(challenger, noise)]
 
 
 def _point(candidate: MeasuredCheckpoint, noise: float | None) -> CurvePoint:

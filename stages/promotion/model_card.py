@@ -3,6 +3,7 @@
 import json
 from typing import Any, get_args
 
+from artifacts.layout import RunLayout
 from artifacts.lineage import Node, lineage
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
@@ -20,7 +21,7 @@ _OF_ITERATIONS = ("Rollouts", "Grades", "Batch", "TrainingState")
 
 def model_card(decision: PromotionDecision, store: Store) -> str:
     """Returns Hugging Face's README.md for the checkpoint that stands after a decision."""
-    stands, first = decision.standing, decision.first or decision.standing
+    stands, first = decision.standing, decision.first
     checkpoint = Artifact.at(store, stands.checkpoint.key).manifest
     report, start = (
         ReportFigures.of(Artifact.at(store, measured.report.key).manifest.facts, measured.report.key)
@@ -131,8 +132,8 @@ def _stage(node: Node) -> str:
 
 
 def _run_of(key: str) -> str:
-    parts = key.split("/")
-    return parts[1] if len(parts) > 1 else key
+    layout = RunLayout.of(key)
+    return layout.run if layout else key
 
 
 def _measurements(report: ReportFigures) -> dict[str, Measurement]:

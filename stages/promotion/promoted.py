@@ -23,7 +23,7 @@ class Promoted(Record):
         report: Its evaluation on the validation split.
         iteration: Number of its iteration; 0 is the model before GRPO.
         score: Its score in that evaluation.
-        model_card: Key of its model card; None in files written before there were model cards.
+        model_card: Key of its model card.
         checksum: SHA-256 (hex) of the file without this field; empty before the file is written.
     """
 
@@ -33,7 +33,7 @@ class Promoted(Record):
     report: ReportRef
     iteration: int
     score: float
-    model_card: str | None = None
+    model_card: str
     checksum: str = ""
 
 

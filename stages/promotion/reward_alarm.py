@@ -5,6 +5,7 @@ the differences of successive iterations (von Neumann, Annals of Mathematical St
 hardly affects. So the test needs only the two curves.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -39,46 +40,60 @@ class RewardAlarm(Config):
 
 
 @dataclass(frozen=True)
-class Divergences:
-    """The newest window of each of R runs; arrays are [R].
+class AlarmWindow:
+    """The comparison of the two halves of the window that ends with an iteration.
 
     Attributes:
+        first: First iteration of the window.
+        last: Last iteration of the window.
         rise: Mean reward of the newer half minus that of the older half.
-        rise_se: The rise divided by its standard error; 0 if the rewards do not vary.
-        fall: Mean accuracy of the older half minus that of the newer half.
-        fall_se: The fall divided by its standard error; 0 if the accuracies do not vary.
-        bar: Number of standard errors above which both count.
-        certain: Whether reward has risen while accuracy has fallen.
+        rise_se: The rise in standard errors; 0 if the rewards do not vary.
+        fall: Mean held-out accuracy of the older half minus that of the newer half.
+        fall_se: The fall in standard errors; 0 if the accuracies do not vary.
+        bar: Standard errors above which both count.
+        certain: Whether both exceed the bar: the alarm.
     """
 
-    rise: NDArray[np.float64]
-    rise_se: NDArray[np.float64]
-    fall: NDArray[np.float64]
-    fall_se: NDArray[np.float64]
+    first: int
+    last: int
+    rise: float
+    rise_se: float
+    fall: float
+    fall_se: float
     bar: float
-    certain: NDArray[np.bool_]
+    certain: bool
+
+    def __str__(self) -> str:
+        return (
+            f"reward rises while held-out accuracy falls: over iterations {self.first} to {self.last} reward "
+            f"{self.rise:+.4g} ({self.rise_se:.1f} standard errors), accuracy {-self.fall:+.4g} ({self.fall_se:.1f}); "
+            f"noise reaches {self.bar:.1f}"
+        )
 
 
-def find_divergences(
-    rewards_RN: NDArray[np.float64], accuracies_RN: NDArray[np.float64], rule: RewardAlarm
-) -> Divergences | None:
-    """Returns the changes of reward and accuracy in the newest window of each of R runs, and whether they diverge.
+def alarm_windows(
+    points: Iterable[tuple[int, float | None, float | None]], rule: RewardAlarm | None
+) -> dict[int, AlarmWindow]:
+    """Returns the comparison after each iteration whose window is full, by iteration; empty without a rule.
 
     Args:
-        rewards_RN: Mean reward of each iteration, the newest last, [R, N].
-        accuracies_RN: Held-out accuracy after each iteration, [R, N].
+        points: Number, mean reward and held-out accuracy of each iteration, in order. Iterations that lack one of the
+            two are left out.
         rule: Length of the window, and the bar.
-
-    Returns:
-        The divergences; None if there are fewer than `rule.window` iterations.
     """
-    count = rewards_RN.shape[1]
-    if count < rule.window:
-        return None
-    rise_R, rise_se_R = _changes(rewards_RN, rule.window)
-    gain_R, gain_se_R = _changes(accuracies_RN, rule.window)
-    bar = alarm_bar(rule, count)
-    return Divergences(rise_R, rise_se_R, -gain_R, -gain_se_R, bar, (rise_se_R > bar) & (-gain_se_R > bar))
+    if rule is None:
+        return {}
+    known = [(number, reward, accuracy) for number, reward, accuracy in points if None not in (reward, accuracy)]
+    rewards_N, accuracies_N = (np.array([point[i] for point in known], dtype=np.float64) for i in (1, 2))
+    found: dict[int, AlarmWindow] = {}
+    for count in range(rule.window, len(known) + 1):
+        rise, rise_se = (float(value) for value in window_change(rewards_N[:count], rule.window))
+        gain, gain_se = (float(value) for value in window_change(accuracies_N[:count], rule.window))
+        first, last, bar = known[count - rule.window // 2 * 2][0], known[count - 1][0], alarm_bar(rule, count)
+        found[last] = AlarmWindow(
+            first, last, rise, rise_se, -gain, -gain_se, bar, certain=rise_se > bar and -gain_se > bar
+        )
+    return found
 
 
 def alarm_bar(rule: RewardAlarm, count: int) -> float:
@@ -91,10 +106,18 @@ def alarm_bar(rule: RewardAlarm, count: int) -> float:
     return t_quantile(chance, _EFFICIENCY * (count - 1))
 
 
-def _changes(values_RN: NDArray[np.float64], window: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Returns the change from the older to the newer half of the window, and the same in standard errors, both [R]."""
+def window_change(values_N: NDArray[np.float64], window: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Returns the change from the older to the newer half of the newest window, and the same in standard errors.
+
+    Args:
+        values_N: Values of successive iterations, the newest last, [..., N].
+        window: Length of the window, at most N.
+
+    Returns:
+        Two arrays, [...]; the second is 0 where the values do not vary.
+    """
     half = window // 2
-    change_R = values_RN[:, -half:].mean(axis=1) - values_RN[:, -2 * half : -half].mean(axis=1)
-    noise_R = np.square(np.diff(values_RN, axis=1)).mean(axis=1) / 2.0
-    errors_R = np.sqrt(noise_R * 2.0 / half)
-    return change_R, np.divide(change_R, errors_R, out=np.zeros_like(change_R), where=errors_R > 0.0)
+    change = values_N[..., -half:].mean(axis=-1) - values_N[..., -2 * half : -half].mean(axis=-1)
+    noise = np.square(np.diff(values_N, axis=-1)).mean(axis=-1) / 2.0
+    errors = np.sqrt(noise * 2.0 / half)
+    return change, np.divide(change, errors, out=np.zeros_like(change), where=errors > 0.0)

@@ -15,14 +15,13 @@ import polars as pl
 from artifacts.activity import doing
 from artifacts.address import Attempt
 from artifacts.errors import BadInputError
-from artifacts.identity import settings_of
 from artifacts.refs import Checkpoint, Ref
 from artifacts.schemas import BY_TOOL, ROLLOUTS, as_table
 from stages.context import StageContext
 from stages.environments.tables import thinking_of, told_by_id
 from stages.environments.thoughts import THOUGHT_OPENED, ThinkingConfig
 from stages.models.json_file import read_json
-from stages.models.tokenizers.chat import ChatTokenizer
+from stages.models.tokenizers.chat import ChatTokenizer, chat_tokenizer
 from stages.sampling.client import GroupSamples, Prompt
 from stages.sampling.config import SamplingConfig
 from stages.sampling.turns import Tool
@@ -57,7 +56,7 @@ def collect(
             offers no tool, though completions may call one.
     """
     told = told_by_id(puzzles) if sampling.tool_calls else None
-    tokenizer = ChatTokenizer(ctx.local_folder(weights))
+    tokenizer = chat_tokenizer(ctx.local_folder(weights))
     texts = dict(zip(puzzles["puzzle_id"].to_list(), puzzles["prompt"].to_list(), strict=True))
 
     def prompt_of(puzzle_id: str) -> Prompt:
@@ -201,7 +200,7 @@ class Shards:
         group_numbers: dict[str, int],
     ) -> None:
         self.attempt, self.stem, self.group_numbers = attempt, stem, group_numbers
-        self.constant = {"sampling": json.dumps(settings_of(sampling)), "weights_digest": weights.digest}
+        self.constant = {"sampling": json.dumps(sampling.model_dump(mode="json")), "weights_digest": weights.digest}
         self.tokens = self.groups = 0
         self._rows: list[dict[str, Any]] = []
         self._flushed_at = time.monotonic()

@@ -7,14 +7,13 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from artifacts.config import Config
-from artifacts.identity import Added
 from stages.hardware.compute_type import engine_build, native_type
 
 KEPT_GROUPS = "kept_groups"
 """First part of the name of the JSON file in which rollouts of dynamic sampling list the groups to train on.
 
 The file is an ascending list of group numbers. Without the file, all groups are trained on. The file's checksum follows
-in the name; rollouts of earlier versions have `kept_groups.json`.
+in the name.
 """
 
 
@@ -60,7 +59,7 @@ class SamplingConfig(Config):
     max_tokens: int = Field(
         default=256, ge=1, le=10_000_000, description="Length limit of a completion in tokens, the end token included"
     )
-    tool_calls: Annotated[int, Added(before=0)] = Field(
+    tool_calls: int = Field(
         default=0,
         ge=0,
         le=1000,
@@ -70,7 +69,7 @@ class SamplingConfig(Config):
     stop: tuple[str, ...] = Field(
         default=(), description="Strings that end a completion, special tokens included; none by default"
     )
-    stop_token_ids: Annotated[tuple[Annotated[int, Field(ge=0, le=10_000_000)], ...], Added(before=())] = Field(
+    stop_token_ids: tuple[Annotated[int, Field(ge=0, le=10_000_000)], ...] = Field(
         default=(),
         max_length=1000,
         description="Tokens that end a completion, besides the model's end tokens: those of its generation config, and "

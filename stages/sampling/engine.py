@@ -11,7 +11,7 @@ from typing import Self
 from artifacts.errors import BadInputError
 from stages.hardware.compute_type import engine_build
 from stages.models.tensors import check_weights
-from stages.models.tokenizers.chat import ChatTokenizer
+from stages.models.tokenizers.chat import ChatTokenizer, chat_tokenizer
 from stages.processes.guarded import STOP_LIMIT_S
 from stages.sampling import engine_key
 from stages.sampling.client import EngineLostError, GroupSamples, Prompt, ReadyEngine, ended_error
@@ -141,7 +141,7 @@ class Engine:
             TransientError: No engine could be started, and another try may succeed.
             DeerstalkerError: The engines were retired, or memory was refused to one of them.
         """
-        self._tokenizer, self._digest = ChatTokenizer(model_dir), digest
+        self._tokenizer, self._digest = chat_tokenizer(model_dir), digest
         self.prestart(model_dir, digest)
         if self._pool is None:
             self._pool = EnginePool([*self._external, *self._replicas])

@@ -30,13 +30,13 @@ def longest(samplings: Sequence[SamplingConfig]) -> SamplingConfig:
 def with_followed_limits(data: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a recipe's plain settings with the limits of its iterations where other sections set none.
 
-    The limits are those of `sample.sampling`, or of the stage of the run with the highest `max_tokens`.
+    The limits are those of `sample.sampling`, or of the phase of the run with the highest `max_tokens`.
 
     Args:
-        data: Plain settings, before they are validated; stages have whole sections.
+        data: Plain settings, before they are validated; phases have whole sections.
     """
-    stages = data.get("stages")
-    parts = cast("list[Any]", stages) if isinstance(stages, list) and stages else [data]
+    phases = data.get("phases")
+    parts = cast("list[Any]", phases) if isinstance(phases, list) and phases else [data]
     sampled = [found for part in parts if isinstance(found := _section(part, "sample.sampling"), Mapping)]
     if not sampled:
         return dict(data)

@@ -1,9 +1,8 @@
 """The JSON documents of decisions and reports: one definition of each, used to write and to read it."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
 
 from artifacts.errors import IntegrityError
 from artifacts.reading import Artifact
@@ -89,9 +88,9 @@ class PromotionDecision(Record):
         degraded: Number of candidates in the fallen stretch; 0 if the curve has not fallen.
         standing: The checkpoint that stands after this decision.
         best: The checkpoint with the highest score so far.
-        first: The run's first candidate; None in decisions that do not record it.
+        first: The run's first candidate.
         candidate: The checkpoint decided on.
-        candidates: Number of candidates so far; None in decisions that do not record it.
+        candidates: Number of candidates so far.
         curve: Candidates since the last rollback; None if no rule of rollback was given.
     """
 
@@ -103,16 +102,10 @@ class PromotionDecision(Record):
     degraded: int
     standing: MeasuredCheckpoint
     best: MeasuredCheckpoint
-    first: MeasuredCheckpoint | None = None
+    first: MeasuredCheckpoint
     candidate: MeasuredCheckpoint
-    candidates: int | None = None
+    candidates: int
     curve: list[CurvePoint] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_rollback(cls, content: Any) -> Any:
-        """Adds the fields that are missing in decisions from before rollback existed."""
-        return {"rolled_back": False, "degraded": 0, **content} if isinstance(content, Mapping) else content
 
 
 def read_decision(decision: Ref[Decision], store: Store) -> PromotionDecision:

@@ -10,7 +10,7 @@ import polars as pl
 from pydantic import Field
 
 from artifacts.reading import Artifact
-from artifacts.schemas import LOGPROB, RESULTS
+from artifacts.schemas import LOGPROB
 from stages.environments import environment
 from stages.environments.capabilities import Proves, needs
 from stages.statistics.estimates import Interval, estimate, estimate_mean
@@ -60,8 +60,8 @@ def sample_figures(results: pl.DataFrame) -> StrategiesFigures:
     """Returns the figures of every strategy that chooses among the sampled answers, by name.
 
     `single` is one sample, `majority` the most frequent whole answer, `majority:letters` the most frequent answer to
-    each question, `best_of` the sample with the highest score, and `ceiling` the most accurate sample. Scores that the
-    table lacks are left out. Without a second sample of each puzzle there is nothing to choose, and no figure.
+    each question, `best_of` the sample with the highest score, and `ceiling` the most accurate sample. Without a second
+    sample of each puzzle there is nothing to choose, and no figure.
 
     Args:
         results: Rows of the `results` schema; those of the mode `sampled` count.
@@ -72,7 +72,7 @@ def sample_figures(results: pl.DataFrame) -> StrategiesFigures:
     if count < 2:
         return StrategiesFigures()
     length = pl.max_horizontal("completion_tokens", pl.lit(1))
-    mean_logprob = pl.col(LOGPROB) / length if LOGPROB in samples.columns else pl.lit(0.0)
+    mean_logprob = pl.col(LOGPROB) / length
     samples = samples.with_columns(
         mean_logprob.alias("score"), pl.col("exact").cast(pl.Float64), (pl.col("proved") - pl.col("contradicted"))
         .cast(pl.Float64).alias("statements_score"),
@@ -97,9 +97,10 @@ def sample_figures(results: pl.DataFrame) -> StrategiesFigures:
         if k == count:
             for name, table in (("majority", whole), ("majority:letters", letters)):
                 strategies[name] = _figures(table["accuracy"].to_numpy(), table["exact"].to_numpy(), spent_P)
-    scores: dict[str, Floats] = {}
-    if LOGPROB in samples.columns:
-        scores |= {"logprob": samples[LOGPROB].to_numpy().reshape(puzzles, count), "mean_logprob": mean_PS}
+    scores: dict[str, Floats] = {
+        "logprob": samples[LOGPROB].to_numpy().reshape(puzzles, count),
+        "mean_logprob": mean_PS,
+    }
     if samples["statements"].sum():
         proved_PS = samples["statements_score"].fill_null(0.0).to_numpy().reshape(puzzles, count)
         scores["statements"] = _ranks(proved_PS, mean_PS)
@@ -164,11 +165,9 @@ def _faithfulness(rows: pl.DataFrame, puzzles: pl.DataFrame) -> Faithfulness | N
 
 
 def stored_figures(report: Artifact) -> StrategiesFigures:
-    """Returns the figures of the strategies of a report, from its facts or, if these have none, from its results."""
+    """Returns the figures of the strategies of a report."""
     facts = ReportFigures.of(report.manifest.facts, report.key)
-    if facts.strategies or report.manifest.pruned is not None:
-        return StrategiesFigures(strategies=facts.strategies, reliability=facts.reliability)
-    return sample_figures(report.read_table("results.parquet", RESULTS))
+    return StrategiesFigures(strategies=facts.strategies, reliability=facts.reliability)
 
 
 def names_of(strategy: SampleStrategy | RoundsStrategy) -> list[str]:

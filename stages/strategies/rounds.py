@@ -10,7 +10,6 @@ from typing import Any
 import polars as pl
 
 from artifacts.address import Attempt
-from artifacts.identity import settings_of
 from artifacts.refs import Checkpoint, Ref
 from artifacts.schemas import ROUNDS, as_table
 from stages.context import StageContext
@@ -103,7 +102,7 @@ class Interview:
         self.chains: dict[Key, Chain] = {}
         self._context_tokens = longest_sequence(folder, ctx.profile.engine.max_model_len)
         self._weights, self._attempt, self._ctx = weights, attempt, ctx
-        settings = json.dumps(settings_of(strategy), sort_keys=True)
+        settings = json.dumps(strategy.model_dump(mode="json"), sort_keys=True)
         self._stem = f"rounds-{strategy.strategy}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}"
         self._asked = 0
 

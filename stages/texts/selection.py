@@ -3,12 +3,11 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from artifacts.config import Config
-from artifacts.identity import Added
 from stages.environments import environment
 from stages.environments.capabilities import ChecksFormat, needs
 from stages.environments.corruption import CorruptionConfig, corrupted
@@ -37,7 +36,7 @@ class DistilConfig(Config):
         le=10_000_000,
         description="Drop texts of more tokens of the teacher; null: no limit. Texts of unknown length stay.",
     )
-    untrainable: Annotated[Literal["refuse", "drop"], Added(before="refuse")] = Field(
+    untrainable: Literal["refuse", "drop"] = Field(
         default="drop",
         description="Texts that with their prompt do not fit into `distil.sft.row_tokens`, or that the student's "
         "tokenizer cannot write. `drop`: reject them; `refuse`: end the run if one is selected.",

@@ -1,4 +1,4 @@
-"""Checks of texts before supervised training on them, for the stages `warm_start` and `sft`."""
+"""Checks of texts before supervised training on them, for the stages `distil` and `sft`."""
 
 import itertools
 from collections.abc import Sequence

@@ -1,13 +1,12 @@
 """Settings of a training job. This module imports no torch."""
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from artifacts.config import Config
 from artifacts.documents.document import Document
-from artifacts.identity import Added
 from stages.grpo.names import Aggregation, Correction, Estimator, KLPlace, LossKind
 from stages.models.value_head import ValueHead
 from stages.training.trainable import TrainableConfig
@@ -48,19 +47,19 @@ class LossConfig(Config):
         le=100.0,
         description="divisor of the logits of the policy, the old policy and the reference",
     )
-    temperature_of: Annotated[Literal["sampler", "loss"], Added(before="sampler")] = Field(
+    temperature_of: Literal["sampler", "loss"] = Field(
         default="sampler",
         description="`sampler`: the temperature must be the sampler's; `loss`: the loss has its own temperature, which "
         "needs old_logprobs = 'trainer'",
     )
-    positive_nll: Annotated[float, Added(before=0.0)] = Field(
+    positive_nll: float = Field(
         default=0.0,
         ge=0.0,
         le=1e6,
         description="weight of the mean negative log-probability of the tokens of right completions (VAPO); needs "
         "pack.mark_right",
     )
-    head_dtype: Annotated[Literal["compute", "fp32"], Added(before="compute")] = Field(
+    head_dtype: Literal["compute", "fp32"] = Field(
         default="compute",
         description="precision of the logits and the products with the output head; `compute`: that of the other "
         "layers. bf16 logits differ more from the sampler's",
@@ -74,7 +73,7 @@ class LossConfig(Config):
         description="with d = new - reference: k1 = d, k2 = d^2 / 2, k3 = exp(-d) + d - 1, "
         "unbiased_k3 = k3 exp(new - old)",
     )
-    kl_clamp: Annotated[float | None, Added(before=None)] = Field(
+    kl_clamp: float | None = Field(
         default=None,
         gt=0.0,
         le=1e6,
@@ -149,11 +148,10 @@ class OptimizerConfig(Config):
     max_grad_norm: float | None = Field(
         default=1.0, gt=0.0, le=1e12, description="gradients are clipped to this norm; null = off"
     )
-    master_dtype: Annotated[Dtype, Added(before="fp32")] = Field(
+    master_dtype: Dtype = Field(
         default="fp32", description="precision of the trained weights, their gradients and AdamW's moments"
     )
-    # An artifact published before this setting existed has no skipped step, so any limit gives the same result.
-    max_skipped_steps: Annotated[int, Added(before=3)] = Field(
+    max_skipped_steps: int = Field(
         default=3,
         ge=0,
         le=1_000_000,

@@ -14,8 +14,8 @@ from artifacts.address import ArtifactAddress, Attempt
 from artifacts.errors import BadInputError
 from artifacts.identity import Identity
 from artifacts.layout import state_key
-from artifacts.manifest import MANIFEST_NAME, content_digest
-from artifacts.reading import Artifact
+from artifacts.manifest import content_digest
+from artifacts.reading import Artifact, is_published
 from artifacts.refs import Checkpoint, Ref, TrainingState
 from artifacts.store.progress import watched
 from artifacts.store.store import Store
@@ -363,7 +363,7 @@ def state_beside(checkpoint: Ref[Checkpoint], store: Store) -> Ref[TrainingState
     key = state_key(checkpoint.key)
     if key is None or not Artifact.open(store, checkpoint).manifest.facts.get(STATE_FOLLOWS):
         return None
-    artifact = Artifact.at(store, key, TrainingState) if store.exists(f"{key}/{MANIFEST_NAME}") else None
+    artifact = Artifact.at(store, key, TrainingState) if is_published(store, key) else None
     if artifact is None or artifact.manifest.inputs["checkpoint"]["digest"] != checkpoint.digest:
         raise BadInputError(
             f"{key} in {store.url}", "not published yet", f"the training state of {checkpoint.key}",

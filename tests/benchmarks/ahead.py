@@ -28,7 +28,7 @@ from typing import Any
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.store.store import Store
-from flows.lookup.stages import STAGES
+from flows.lookup.stages import PARTS, REQUIRED
 from tests.support.bars import Bar, tell
 from tests.support.hosts import Host, hosts, require_hosts
 from tests.support.prefect_server import without_prefect
@@ -86,8 +86,10 @@ class Site:
         """Seconds of a run's six iterations, and of their stages on median."""
         store, layout = Store.open(self.store, writable=False), RunLayout(run)
         row: Row = {}
-        for stage, part in STAGES.items():
-            manifests = [Artifact.at(store, layout.iteration(n, part)).manifest for n in range(1, ITERATIONS + 2)]
+        for stage in REQUIRED:
+            manifests = [
+                Artifact.at(store, layout.iteration(n, PARTS[stage])).manifest for n in range(1, ITERATIONS + 2)
+            ]
             row[f"{stage}_s"] = statistics.median(manifest.provenance["seconds"] for manifest in manifests[1:])
             if stage == "promote":
                 made = [datetime.fromisoformat(manifest.provenance["created_at"]) for manifest in manifests]

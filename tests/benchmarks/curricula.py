@@ -123,10 +123,10 @@ def which_context(claim: Claim) -> dict[str, Row]:
     settings = ["warm_start.steps=300", "puzzles.train=6000", "sample.puzzles_per_iteration=128", "pack.updates=4"]
     settings += [f"{part}.max_tokens=256" for part in ("sample.sampling", "evaluate.sampled", "final.sampled")]
     third = max(1, claim.iterations // 3)
-    stages = [
+    phases = [
         f"{{name='{tokens}', iterations={third}, sample={{sampling={{max_tokens={tokens}}}}}}}" for tokens in (96, 160)
     ]
-    grows = f"stages=[{', '.join(stages)}, {{name='256'}}]"
+    grows = f"phases=[{', '.join(phases)}, {{name='256'}}]"
     return {"long": claim.run("long", settings), "grows": claim.run("grows", [*settings, grows])}
 
 

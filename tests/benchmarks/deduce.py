@@ -12,7 +12,7 @@ makes the warm start of the others; the same seed makes the same one on machines
 
 `--transfer` also measures the promoted model of `process` on boards that it was not trained on: one suspect more, one
 room more, and zebra puzzles. `--join FILE...` adds the rows of documents that earlier calls printed, so that the table
-can be measured in several sessions; `docs/deduce.json` has those measured so far (`--seeds --join docs/deduce.json`).
+can be measured in several sessions; `docs/data/deduce.json` has those measured so far (`--seeds --join FILE`).
 """
 
 import argparse

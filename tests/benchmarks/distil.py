@@ -24,7 +24,7 @@ printed. A seed of all three takes about an hour on one core, of one question 10
 from collections.abc import Callable
 from statistics import mean
 
-from artifacts.layout import RunLayout
+from artifacts.layout import WARM_START, RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Texts
 from artifacts.store.store import Store
@@ -68,7 +68,7 @@ class Scale:
         return [
             f"puzzles.train={self.of(6000)}", f"puzzles.test={test}", f"final.puzzles={test}",
             f"sample.puzzles_per_iteration={min(128, self.of(6000))}", f"warm_start.steps={steps}",
-            f"warm_start.warmup_steps={min(steps, 50)}",
+            f"warm_start.warmup_share={min(steps, 50) / (3 * steps):.4f}",  # of three passes
         ]  # fmt: skip
 
 
@@ -116,7 +116,7 @@ def teacher(seed: int, scale: Scale, store: str, profile: str) -> dict[str, Row]
     taught = train("quickstart", big, store, [*board, f"iterations={scale.of(48)}"], profile)
     name = f"runs/{big}/iterations/{taught['promoted']['iteration']:04d}/checkpoint"
     if taught["promoted"]["iteration"] == 0:
-        name = RunLayout(big).warm_start("checkpoint")
+        name = RunLayout(big).sft(WARM_START, "checkpoint")
     length = [f"iterations={iterations}", f"finetune.schedule_iterations={iterations}"]
     if iterations < 3:
         length += ["finetune.warmup_iterations=0"]

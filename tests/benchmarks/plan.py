@@ -30,7 +30,7 @@ from flows.plan.cluster import Cluster, Gpu, cluster
 from flows.plan.memory import BYTES, Precision, trainer_memory
 from flows.plan.page import document
 from flows.plan.plan import GIB, make_plan
-from flows.plan.time import iteration_times
+from flows.plan.time import ON_GPUS, iteration_times
 from flows.plan.workload import work_of
 from stages.hardware.compute_type import native_type
 from stages.training.job import OptimizerConfig
@@ -210,7 +210,9 @@ def time_iteration(sizes: dict[str, int], gpu: Gpu, token_seconds: float) -> dic
     state = 3 * BYTES[recipe.finetune.optimizer.master_dtype] * shape.parameters * recipe.finetune.carry_state
     cache = profile.engine.kv_cache_gib * GIB
     one, trainer, engine = Cluster(gpu, 1), profile.trainer, profile.engine
-    times = iteration_times(recipe, shape, work, one, trainer, engine, cache, state, token_seconds)
+    times = iteration_times(
+        recipe, shape, work, one, trainer, engine, cache, state, replace(ON_GPUS, token=token_seconds)
+    )
     measured = seconds["sample"] + seconds["evaluate"] + seconds["finetune"]
     return {
         "parameters": shape.parameters,

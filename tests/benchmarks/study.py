@@ -14,8 +14,8 @@ import numpy as np
 
 from stages.promotion.reward_alarm import RewardAlarm
 from stages.statistics.fits import fit_frontier, power_law_slopes
+from tests.support.alarm_curves import alarm_delays, false_alarms
 from tests.support.bars import Bar, parser_of, tell
-from tests.support.diverging_curves import alarm_delays, false_alarms
 from tests.support.prose_labels import VAL, measure_reader
 from tests.support.published_study import PUBLISHED_CURVES, PUBLISHED_MODELS, draw_power_laws
 

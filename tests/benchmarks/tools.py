@@ -31,7 +31,7 @@ ARMS: dict[str, tuple[Taught | None, list[str]]] = {
     "answers": (None, ["warm_start.text=answers"]),
 }
 GAIN_BAR = 20.0
-PUZZLES_PER_STEP = 16
+TEXTS_PER_STEP = 16
 MEASURED_PUZZLES = 128
 
 
@@ -54,7 +54,7 @@ def lengths(options: argparse.Namespace) -> dict[str, list[int]]:
 
 def settings_of(arm: str, own: dict[str, list[int]], options: argparse.Namespace) -> list[str]:
     """Settings of an arm: steps for its share of the tokens, and room for the texts of every arm."""
-    steps = int(options.tokens / (statistics.mean(own[arm]) * PUZZLES_PER_STEP * options.epochs))
+    steps = int(options.tokens / (statistics.mean(own[arm]) * TEXTS_PER_STEP * options.epochs))
     limit = 8 + max(max(of_arm) for of_arm in own.values())
     calls = int(arm == "tool")
     sampled = [
@@ -64,9 +64,9 @@ def settings_of(arm: str, own: dict[str, list[int]], options: argparse.Namespace
     ]
     return [
         f"iterations={options.iterations}",
-        f"puzzles.train={max(2000, steps * PUZZLES_PER_STEP)}",
+        f"puzzles.train={max(2000, steps * TEXTS_PER_STEP)}",
         f"warm_start.steps={steps}",
-        f"warm_start.puzzles_per_step={PUZZLES_PER_STEP}",
+        f"warm_start.texts_per_step={TEXTS_PER_STEP}",
         f"warm_start.epochs={options.epochs}",
         "warm_start.row_tokens=512",
         "pack.row_tokens=512",
@@ -112,7 +112,7 @@ def main() -> None:
     taught_tokens: dict[str, float] = {}
     for arm, tokens in own.items():
         steps = next(int(line.partition("=")[2]) for line in settings_of(arm, own, options) if "start.steps" in line)
-        taught_tokens[arm] = steps * PUZZLES_PER_STEP * options.epochs * statistics.mean(tokens)
+        taught_tokens[arm] = steps * TEXTS_PER_STEP * options.epochs * statistics.mean(tokens)
     with run_store(options) as store:
         rows = {seed: {arm: measured(arm, seed, own, options, store) for arm in own} for seed in options.seeds}
     document = joined(options.join, {"taught_tokens": taught_tokens, "seeds": rows})

@@ -13,7 +13,7 @@ from artifacts.store.s3_requests import S3Requests
 from artifacts.store.store import Store
 from flows.cli.app import run_command
 from flows.config.recipes import load_recipe
-from flows.removal import LOST_AFTER_S, lost, unfinished_writes
+from flows.upkeep.removal import LOST_AFTER_S, lost, unfinished_writes
 from tests.support.fault_proxy import fault_proxy
 from tests.support.servers import BUCKET, S3Server
 

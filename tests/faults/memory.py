@@ -246,7 +246,7 @@ def _train(folder: Path, micro_batch_tokens: int) -> subprocess.CompletedProcess
     command = [
         DEERSTALKER, "train", "--recipe", str(TINY),
         "--profile", str(SLOW), "--store", str(folder / "store"), "--json", "--set", "iterations=1",
-        "--set", "warm_start.puzzles_per_step=1", "--set", "sample.puzzles_per_iteration=48",
+        "--set", "warm_start.texts_per_step=1", "--set", "sample.puzzles_per_iteration=48",
         "--set", "sample.sampling.max_tokens=128", "--set", "pack.row_tokens=1024", "--set", "pack.updates=1",
         "--set-profile", f"trainer.micro_batch_tokens={micro_batch_tokens}",
     ]  # fmt: skip

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.layout import RunLayout
-from artifacts.manifest import MANIFEST_NAME
+from artifacts.layout import MANIFEST_NAME, RunLayout
 from artifacts.reading import Artifact
 from artifacts.store.store import Store
 from artifacts.verification import verify

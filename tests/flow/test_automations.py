@@ -19,7 +19,7 @@ from flows.orchestration.reward_alarm import AUTOMATION, make_alarm_automation
 from flows.orchestration.server.backend import TAG
 from flows.report.shown_run import ShownRun
 from flows.report.trackers import NO_TRACKER
-from tests.support.diverging_run import make_diverging_run
+from tests.support.alarm_run import make_alarm_run
 from tests.support.prefect_server import own_server, prefect_api, reporting_to
 from tests.support.waiting import wait_until
 
@@ -119,7 +119,7 @@ def test_a_run_is_heard_of_after_a_restart_of_its_server(server: Server) -> None
 def test_an_automation_cancels_a_run_on_its_alarm_once_it_is_enabled(server: Server) -> None:
     """Prefect's events worker sends the event, as in a run; the automation finds the flow run that it is related to."""
     store = Store.open("memory://alarm")
-    layout = make_diverging_run(store)
+    layout = make_alarm_run(store)
     with SyncPrefectClient(server.api) as client:
         make_alarm_automation(client)
         (automation,) = client.read_automations_by_name(AUTOMATION)

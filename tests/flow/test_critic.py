@@ -11,8 +11,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from artifacts.layout import RunLayout
-from artifacts.manifest import MANIFEST_NAME, Manifest
+from artifacts.layout import MANIFEST_NAME, RunLayout
+from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
 from artifacts.refs import Critic, Levels, Rollouts, Values
 from artifacts.schemas import LEVELS, LEVELS_FILE, ROLLOUTS, VALUES, VALUES_FILE

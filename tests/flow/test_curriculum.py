@@ -1,4 +1,4 @@
-"""A staged run with rated puzzles and pools, killed in its second stage, goes on where it stopped."""
+"""A run with phases, rated puzzles and pools, killed in its second phase, goes on where it stopped."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from artifacts.store.store import Store
 from artifacts.verification import verify
 from flows.lookup.history import read_run
 from flows.lookup.preparation import newest_rates
-from flows.report.summary import stage_rows
+from flows.report.summary import phase_rows
 from stages.curriculum.progress import read_progress
 from tests.support.train_command import TrainCommand
 
@@ -22,15 +22,15 @@ CHANGES = [
     "sample.puzzles_per_iteration=16",
     "finetune.reference=base",
     'rate={models=[{name="start"}, {name="run"}], sampling={samples_per_prompt=2, max_tokens=32}}',
-    'stages=[{name="short", iterations=2, sample={sampling={max_tokens=48},'
+    'phases=[{name="short", iterations=2, sample={sampling={max_tokens=48},'
     ' order={by="ascending", column="num_clues"}}},'
-    ' {name="long", reference="stage_start", optimizer="fresh", sample={order={by="pools"},'
+    ' {name="long", reference="phase_start", optimizer="fresh", sample={order={by="pools"},'
     ' where=[{all=[{column="accuracy:start", below=1.0}]}]}}]',
 ]
 
 
 @pytest.mark.long
-def test_a_staged_run_that_is_killed_in_its_second_stage_goes_on(tmp_path: Path, prefect_api_url: str) -> None:
+def test_a_run_that_is_killed_in_its_second_phase_goes_on(tmp_path: Path, prefect_api_url: str) -> None:
     layout = RunLayout("staged")
     command = TrainCommand(tmp_path, "staged", prefect_api_url, CHANGES)
     sampled = command.store / layout.iteration(3, "rollouts")
@@ -43,10 +43,10 @@ def test_a_staged_run_that_is_killed_in_its_second_stage_goes_on(tmp_path: Path,
     assert verify(store).damaged == []
     transitions = [Artifact.at(store, layout.iteration(n, "transition"), Transition) for n in (1, 2, 3, 4)]
     told = [read_progress(item.ref, store) for item in transitions]
-    assert [(item.stage, item.since, item.ended) for item in told] == [
+    assert [(item.phase, item.since, item.ended) for item in told] == [
         (0, 1, False), (0, 1, True), (1, 3, False), (1, 3, False),
     ]  # fmt: skip
-    assert stage_rows(read_run(store, "staged")) == [
+    assert phase_rows(read_run(store, "staged")) == [
         ["1. short", "1 to 2", "2 iterations are done"],
         ["2. long", "3 to 4", "with the run"],
     ]

@@ -75,7 +75,7 @@ def test_a_retry_executes_only_what_has_no_artifact(story: dict[str, Any]) -> No
         "prepare",
         "fetch",
         "count",
-        "warm_start",
+        "sft-warm-start",
         "evaluate-0000",
         "promote-0000",
         "sample-0001",

@@ -30,7 +30,7 @@ def test_a_run_killed_while_it_samples_texts_learns_them_and_teaches_goes_on(
 ) -> None:
     layout, folder = RunLayout("tiny"), tmp_path / "store"
     command = TrainCommand(tmp_path, "tiny", prefect_api_url, SETTINGS)
-    rollouts, texts, trained = (layout.distillation(1, part) for part in ("rollouts", "texts", "checkpoint"))
+    rollouts, texts, trained = (layout.sft(1, part) for part in ("rollouts", "texts", "checkpoint"))
     grades = layout.iteration(1, "grades")
     shards = folder / rollouts
     moments: list[Callable[[], bool]] = [

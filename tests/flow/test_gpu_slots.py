@@ -43,7 +43,7 @@ def test_a_run_waits_for_the_gpu_and_keeps_it_while_the_server_is_away(
     )  # fmt: skip
     request = tiny(installation.folder, run="holder", profile=gpu_profile, overrides=["warm_start.epochs=25000"])
     run = installation.create_run("train/quickstart", request)
-    installation.wait(lambda: installation.tasks(run, 1).get("warm_start") == "Running")
+    installation.wait(lambda: installation.tasks(run, 1).get("sft-warm-start") == "Running")
     assert installation.tasks(run, 1)["fetch"] in {"Cached", "Completed"}  # what needs no GPU went ahead
     time.sleep(3)
     commands = [command for pid, command in installation.processes().items() if pid not in idle]
@@ -55,7 +55,7 @@ def test_a_run_waits_for_the_gpu_and_keeps_it_while_the_server_is_away(
     # The server dies and comes back: the holder keeps its slot, whoever waits goes on waiting.
     waiting = tiny(installation.folder, run="waiting", profile=gpu_profile)
     second = installation.create_run("train/quickstart", waiting)
-    installation.wait(lambda: installation.tasks(second, 1).get("warm_start") == "Running")
+    installation.wait(lambda: installation.tasks(second, 1).get("sft-warm-start") == "Running")
     (lease,) = leases(installation)
     before = installation.record
     os.kill(before["server"]["pid"], signal.SIGKILL)
@@ -67,7 +67,7 @@ def test_a_run_waits_for_the_gpu_and_keeps_it_while_the_server_is_away(
     assert [installation.state(one) for one in (run, second)] == ["Running", "Running"]
     installation.wait(lambda: leases(installation)[lease] > came_back + timedelta(seconds=LEASE_S), LEASE_S)
     assert (slots_taken(installation), list(leases(installation))) == (1, [lease])
-    assert installation.tasks(second, 1)["warm_start"] == "Running"
+    assert installation.tasks(second, 1)["sft-warm-start"] == "Running"
 
     installation.cancel(run)
     installation.wait_for(run, "Cancelled")

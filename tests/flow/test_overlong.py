@@ -27,7 +27,7 @@ def place(tmp_path: Path, prefect_api_url: str) -> Installation:
 
 def train(place: Installation, *settings: str) -> tuple[str, ...]:
     words = ['model={source="folder", path="model"}', "evaluate.puzzles=7", "final.puzzles=7", "pack.row_tokens=2048"]
-    words += ["warm_start.puzzles_per_step=15", "warm_start.row_tokens=2048", *settings]
+    words += ["warm_start.texts_per_step=15", "warm_start.row_tokens=2048", *settings]
     store = ("--store", str(place.store), "--profile", str(ONE_ENGINE), "--json")
     return ("train", "--recipe", str(QUESTIONS), "--run", "mine", *store, *(f"--set={word}" for word in words))
 
@@ -40,7 +40,7 @@ def test_a_long_prompt_is_refused_before_the_run_writes_anything(place: Installa
 
 
 def test_too_few_puzzles_after_dropping_are_refused_too(place: Installation) -> None:
-    sizes = ("warm_start.puzzles_per_step=16", "evaluate.puzzles=8", "final.puzzles=8")  # all of each split
+    sizes = ("warm_start.texts_per_step=16", "evaluate.puzzles=8", "final.puzzles=8")  # all of each split
     done = place.attempt("deerstalker", *train(place, "puzzles.overlong=drop", *sizes))
     assert done.returncode == 2 and "error: puzzles without overlong prompts: " in done.stderr, done.stderr
     (manifest,) = place.store.glob("puzzles/shorter-*/manifest.json")

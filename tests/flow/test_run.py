@@ -175,7 +175,7 @@ def test_the_document_tells_the_run(story: dict[str, Any]) -> None:
     document = story["document"]
     assert [row["iteration"] for row in document["iterations"]] == [0, 1, 2]
     assert set(document["test"]) == {"before", "after"}
-    sections = {"suites", "dropped", "texts", "stages", "rates", "pretraining", "tasks"}
+    sections = {"suites", "dropped", "texts", "phases", "rates", "pretraining", "tasks"}
     check_documented("train", document, unmet={*sections, "early_stopped_fraction", "damaged", *ROUNDS})
     report = Path(document["report"].removeprefix("file://")).read_text()
     assert "<script" not in report and "data:image/png;base64" in report
@@ -287,5 +287,5 @@ def test_a_finished_run_is_read_not_repeated_though_it_was_pruned(
     assert again == first
     assert run.manifests() == before
     last_lines = run.log.read_text().splitlines()[-24:]
-    stages = [line for line in last_lines if line.startswith(("sample", "finetune", "evaluate", "warm_start"))]
+    stages = [line for line in last_lines if line.startswith(("sample", "finetune", "evaluate", "sft"))]
     assert stages and all("cached" in line.lower() for line in stages)

@@ -43,7 +43,9 @@ from flows.orchestration.tasks import as_task
 from flows.report.shown_run import ShownRun
 from flows.report.terminal.live import current_view
 from flows.report.trackers import NO_TRACKER
-from flows.session import LastStageDone, Session, Stages
+from flows.session.calls import Stages
+from flows.session.saving import LastStageDone
+from flows.session.session import Session
 from stages.context import Profile, StageContext
 from stages.prepare import PrepareConfig, prepare
 from tests.support.prefect_server import reporting_to
@@ -184,9 +186,11 @@ def test_a_part_of_a_run_ends_after_the_named_stage_of_the_named_iteration(ctx: 
     @flow
     def cut() -> None:
         with gpu_permit(None, "run", ctx.log) as permit:
-            stages = Stages(ctx, current_view(), permit)
             shown = ShownRun(layout, ctx.store, NO_TRACKER, ctx.log)
-            run = Session(load_recipe("quickstart"), layout, stages, Refreshes(), shown, stop_after="prepare@12")
+            run = Session(
+                ctx, current_view(), permit, recipe=load_recipe("quickstart"), layout=layout, refresh=Refreshes(),
+                shown=shown, stop_after="prepare@12",
+            )  # fmt: skip
             for number in (2, 12, 13):
                 run.run(prepare, SMALL, out=run.at(number, "rollouts", Puzzles))
                 finished.append(number)

@@ -15,7 +15,7 @@ from typing import Any
 
 from artifacts.address import ArtifactAddress
 from artifacts.identity import Identity
-from artifacts.layout import shared_key
+from artifacts.layout import Shared, shared_key
 from artifacts.reading import Artifact
 from artifacts.refs import Answers, Puzzles, Ref
 from artifacts.schemas import ANSWERS, PUZZLES
@@ -41,7 +41,7 @@ def question(prompt: str, right: str) -> Puzzle:
 def publish(store: Store, puzzles: list[Puzzle]) -> Ref[Puzzles]:
     """Publishes puzzles as the test split of a set."""
     identity = Identity.of("prepare", 1, {"made": [puzzle.digest for puzzle in puzzles]})
-    attempt = ArtifactAddress(store, shared_key("puzzles", "set", identity), Puzzles).attempt(identity)
+    attempt = ArtifactAddress(store, shared_key(Shared.PUZZLES, "set", identity), Puzzles).attempt(identity)
     attempt.write_table("test.parquet", to_table(puzzles), PUZZLES)
     return attempt.publish()
 

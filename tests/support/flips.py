@@ -6,7 +6,7 @@ from pathlib import Path
 from artifacts.address import ArtifactAddress
 from artifacts.errors import DeerstalkerError, IntegrityError
 from artifacts.identity import Identity
-from artifacts.manifest import MANIFEST_NAME
+from artifacts.layout import MANIFEST_NAME
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref
 from artifacts.store.store import Store

@@ -150,7 +150,7 @@ MOMENTS: dict[str, Callable[[InterruptedRun, int], bool]] = {
     "engine log begins": _engine_logs,
     "trainer start": _runs("torchrun"),
     "trainer rank start": _runs("trainer rank"),
-    "wait for the engine": _logged("warm_start"),
+    "wait for the engine": _logged("sft-warm-start"),
     "sample": _samples,
     "grade": _logged("sample-0001"),
     "finetune": _logged("pack-0001"),

@@ -1,4 +1,4 @@
-"""Compares `docs/json.md` with the documents that commands print: every field is on the page, and no other.
+"""Compares `docs/reference/json.md` with the documents that commands print: every field is on the page, and no other.
 
 A table row of the page names a field by its path: `a.b` is the field `b` of the object `a`, `a[]` an entry of the list
 `a`, and a part in CAPITALS any key. A path that ends in `.*` stands for everything below it. A row whose meaning links
@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[2] / "docs" / "json.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "json.md"
 _ROW = re.compile(r"\| `(?P<path>[^`]+)` \| (?P<unit>[^|]*) \| (?P<meaning>[^|]*) \|")
 _PART = re.compile(r"\]\(#(part-[a-z-]+)\)")
 _ANY_KEY = re.compile(r"[A-Z][A-Z_]*")
@@ -77,14 +77,16 @@ def check_documented(command: str, *documents: Any, unmet: Iterable[str] = ()) -
         for path, value in _nodes(document):
             rows = sorted((field for field in fields if field.matches(path)), key=lambda field: field.rank)
             container = isinstance(value, dict | list) and (not value or any(_below(field, path) for field in fields))
-            assert rows or container, f"{command}: {shown(path)} is not in docs/json.md"
+            assert rows or container, f"{command}: {shown(path)} is not in docs/reference/json.md"
             if rows:
                 met.add(rows[-1])
                 nullable = "null" in rows[-1].meaning or rows[-1].path[-1] == "*"
-                assert value is not None or nullable, f"{command}: docs/json.md does not say when {shown(path)} is null"
+                assert value is not None or nullable, (
+                    f"{command}: docs/reference/json.md does not say when {shown(path)} is null"
+                )
     excused = set(unmet)
     missing = [shown(field.path) for field in fields if field not in met and excused.isdisjoint(field.path)]
-    assert not missing, f"{command}: docs/json.md lists what no document has: {', '.join(missing)}"
+    assert not missing, f"{command}: docs/reference/json.md lists what no document has: {', '.join(missing)}"
 
 
 def shown(path: Path_) -> str:

@@ -31,7 +31,7 @@ LONGEST_WAIT_S = 12.0
 LEFT_LIMIT_S = 10.0
 """Seconds after which no process of a killed flow may be left."""
 RUN_LIMIT_S = 300.0
-DETERMINISTIC = ("puzzles/", "models/", "runs/tiny/warm_start/")
+DETERMINISTIC = ("puzzles/", "models/", "runs/tiny/sft/")
 
 
 @dataclass

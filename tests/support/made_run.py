@@ -16,14 +16,14 @@ from typing import Any
 
 from artifacts.address import ArtifactAddress
 from artifacts.identity import Identity
-from artifacts.layout import RunLayout, shared_key
+from artifacts.layout import WARM_START, RunLayout, Shared, shared_key
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Decision, Grades, Puzzles, Ref, Report, Rollouts
-from artifacts.schemas import PUZZLES, RESULTS, ROLLOUTS, as_table
+from artifacts.schemas import LOGPROB, PUZZLES, RESULTS, ROLLOUTS, as_table
 from artifacts.store.store import Store
 from flows.config.recipe import Recipe
 from flows.config.recipes import validate
-from flows.session import freeze_recipe
+from flows.session.frozen import freeze_recipe
 from stages.context import Profile, StageContext
 from stages.environments import environment
 from stages.environments.puzzle import Puzzle
@@ -33,11 +33,14 @@ from stages.pack import pack
 from stages.prepare import PrepareConfig, identity_of, prepare
 from stages.promote import promote
 from stages.statistics.totals import totals
+from stages.strategies.figures import sample_figures
+from tests.support import memory_store
 
+memory_store.register()
 REDUCED = {"connectives": False, "fixed_cast": True, "fixed_rooms": True, "questions": "placements"}
 WRONG = "Nobody <b>& co</b>"
 NOT_MADE = {
-    "compute_dtype", "thought_opened", "dropped", "early_stopped_fraction", "tasks", "strategies", "reliability",
+    "compute_dtype", "thought_opened", "dropped", "early_stopped_fraction", "tasks", "points", "faithfulness",
     "texts",
 }  # fmt: skip
 """Fields of documents that made runs do not have: they have no engine and no teacher."""
@@ -62,7 +65,7 @@ def make_context(store: Store, scratch: Path) -> StageContext:
 
 
 def _set_address(store: Store, config: PrepareConfig) -> ArtifactAddress[Puzzles]:
-    return ArtifactAddress(store, shared_key("puzzles", "set", identity_of(config)), Puzzles)
+    return ArtifactAddress(store, shared_key(Shared.PUZZLES, "set", identity_of(config)), Puzzles)
 
 
 @cache
@@ -106,7 +109,7 @@ class _Maker:
         for key, data in _drawn(recipe.puzzles).items():
             self.store.write_bytes(key, data)
         puzzles = prepare(self.ctx, recipe.puzzles, out=_set_address(self.store, recipe.puzzles))
-        weights = self._checkpoint(self.layout.warm_start("checkpoint"), 0, 0.4)
+        weights = self._checkpoint(self.layout.sft(WARM_START, "checkpoint"), 0, 0.4)
         report = self._report(self.layout.iteration(0, "report"), puzzles, weights, "val", 0.4)
         decision = self._promote(recipe, weights, report, None, 0)
         self._report(self.layout.evaluation("before"), puzzles, weights, "test", 0.4)
@@ -229,10 +232,12 @@ class _Maker:
                             "text": text,
                             "answers": json.dumps(answers),
                             **deduction_columns(count_deductions(text, known[puzzle_id])),
+                            LOGPROB: -0.5 * len(text),
                         }
                     )
         results = as_table(rows, RESULTS)
         attempt = self._address(key, Report).attempt(Identity.of("evaluate", 1, {"key": key}, weights=weights))
         attempt.write_table("results.parquet", results, RESULTS)
-        facts = {"puzzles": len(table), "split": split, "grader": "strict", **totals(results).as_json()}
+        figures = {**totals(results).as_json(), **sample_figures(results).as_json()}
+        facts = {"puzzles": len(table), "split": split, "grader": "strict", **figures}
         return attempt.publish(facts, weights=weights, puzzles=puzzles)

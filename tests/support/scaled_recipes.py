@@ -12,7 +12,7 @@
 * Puzzles, group sizes and rounds of dynamic sampling are cut to a limit, in evaluations and in the sampling of texts,
   too. There are at most as many optimizer steps as puzzles, and no iterations with a frozen policy. A recipe without
   iterations has one.
-* Of a staged recipe the first two stages are left, with one iteration each and the transition between them.
+* Of a recipe with phases the first two phases are left, with one iteration each and the transition between them.
 * If completions in training may be longer than 128 tokens, all lengths are multiplied by one factor, which makes the
   longest completion 64 tokens. A row has at least 512 tokens, so that it has room for a prompt. Answers in evaluations
   have at most 32 tokens, sampled texts at most 64.
@@ -36,7 +36,7 @@ from stages.models.merging.config import MergedModel
 from stages.models.source import HubModel, StoredModel
 
 TINY = Path(__file__).with_name("tiny.toml")
-PUZZLES, GROUP, ROUNDS, HELD_OUT, ANSWERS, TEXT_PUZZLES, STAGES = 16, 8, 2, 8, 2, 48, 2
+PUZZLES, GROUP, ROUNDS, HELD_OUT, ANSWERS, TEXT_PUZZLES, PHASES = 16, 8, 2, 8, 2, 48, 2
 WARM_START_EPOCHS = 16  # until answers have their form: else no answer is right, and binary rewards have no signal
 SHORT_TOKENS, COMPLETION_TOKENS, EVALUATED_TOKENS, LEAST_ROW_TOKENS = 128, 64, 32, 512
 
@@ -54,9 +54,9 @@ def scaled_settings(recipe: Recipe, sums: str = "sums.jsonl") -> list[str]:
         "iterations": 1,
         **_scaled_sections(recipe, factor),
     }
-    if recipe.stages:
-        settings["iterations"] = STAGES
-        settings["stages"] = [_scaled_stage(recipe, number, factor) for number in range(STAGES)]
+    if recipe.phases:
+        settings["iterations"] = PHASES
+        settings["phases"] = [_scaled_phase(recipe, number, factor) for number in range(PHASES)]
     if recipe.rate is not None:
         sampled = recipe.rate.sampling
         settings["rate.models"] = [{"name": model.name} for model in recipe.rate.models]
@@ -123,20 +123,20 @@ def _scaled_source(recipe: Recipe, tiny: dict[str, Any], sums: str) -> dict[str,
 
 
 def _length_factor(recipe: Recipe) -> float:
-    """The factor of all lengths of completions, by the longest completion of the recipe and of the stages left."""
-    parts = [recipe, *(recipe.in_stage(number) for number in range(min(STAGES, len(recipe.stages))))]
+    """The factor of all lengths of completions, by the longest completion of the recipe and of the phases left."""
+    parts = [recipe, *(recipe.in_phase(number) for number in range(min(PHASES, len(recipe.phases))))]
     longest = max(part.sample.sampling.max_tokens for part in parts)
     return 1.0 if longest <= SHORT_TOKENS else COMPLETION_TOKENS / longest
 
 
-def _scaled_stage(recipe: Recipe, number: int, factor: float) -> dict[str, Any]:
-    """A stage of one iteration, as its changes to the recipe; the last one that is left ends with the run."""
+def _scaled_phase(recipe: Recipe, number: int, factor: float) -> dict[str, Any]:
+    """A phase of one iteration, as its changes to the recipe; the last one that is left ends with the run."""
     base = recipe.model_dump(mode="json", include=set(SECTIONS))
-    whole = recipe.stages[number].model_dump(mode="json", exclude={"iterations", "until"})
-    stage = _changes(base, whole)
-    for name, value in _scaled_sections(recipe.in_stage(number), factor).items():
-        _set(stage, name.split("."), value)
-    return stage if number == STAGES - 1 else {**stage, "iterations": 1}
+    whole = recipe.phases[number].model_dump(mode="json", exclude={"iterations", "until"})
+    phase = _changes(base, whole)
+    for name, value in _scaled_sections(recipe.in_phase(number), factor).items():
+        _set(phase, name.split("."), value)
+    return phase if number == PHASES - 1 else {**phase, "iterations": 1}
 
 
 def _changes(base: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def _changes(base: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
 
 
 def _scaled_sections(recipe: Recipe, factor: float) -> dict[str, Any]:
-    """The changes to sections that a stage may have."""
+    """The changes to sections that a phase may have."""
     sampling, reward = recipe.sample.sampling, recipe.grade.reward
     puzzles = min(PUZZLES, recipe.sample.puzzles_per_iteration)
     rounds = min(ROUNDS, recipe.sample.resample.max_rounds) if recipe.sample.resample else 0

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from artifacts.store.s3_faults import S3Options
+from artifacts.store.store import S3Options
 
 BUCKET = "contract"
 """Bucket of the stores that contract tests open."""

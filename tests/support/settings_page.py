@@ -1,4 +1,4 @@
-"""Writes `docs/settings.md` from the config models: `python -m tests.support.settings_page`.
+"""Writes `docs/reference/settings.md` from the config models: `python -m tests.support.settings_page`.
 
 The page lists every setting of recipes, profiles and files of models with its values, its default and its meaning. It
 is made from the JSON schemas of the config models.
@@ -15,7 +15,7 @@ from flows.config.recipes import Recipe
 from stages.context import Profile
 from stages.curriculum.overlay import SECTIONS
 
-PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
 
 _HEAD = """\
 # Settings
@@ -96,7 +96,7 @@ def _rows(
             default = "required" if name in required else _default(field)
             yield f"`{path}`", "list of sections", f"({default})" if optional else default, field["description"]
             model = definitions[_parts(field["items"])[0]]
-            own = {key: value for key, value in model["properties"].items() if path != "stages" or key not in SECTIONS}
+            own = {key: value for key, value in model["properties"].items() if path != "phases" or key not in SECTIONS}
             yield from _rows(own, model.get("required", ()), definitions, f"{path}[].", optional=True)
             continue
         if kinds is not None:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from artifacts.address import ArtifactAddress
 from artifacts.errors import TransientError
 from artifacts.identity import Identity
-from artifacts.manifest import MANIFEST_NAME
+from artifacts.layout import MANIFEST_NAME
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref
 from artifacts.store.store import Store

@@ -1,6 +1,7 @@
 """The artifacts of a store, as campaigns compare them before and after a fault."""
 
-from artifacts.manifest import MANIFEST_NAME, Manifest
+from artifacts.layout import MANIFEST_NAME
+from artifacts.manifest import Manifest
 from artifacts.store.store import Store
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from artifacts.manifest import MANIFEST_NAME, Manifest
+from artifacts.layout import MANIFEST_NAME
+from artifacts.manifest import Manifest
 from tests.support.installed import ONE_ENGINE, TINY
 from tests.support.processes import DEERSTALKER
 from tests.support.waiting import changes, output_of, wait_until

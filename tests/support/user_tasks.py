@@ -7,13 +7,13 @@ README = Path(__file__).parents[2] / "README.md"
 
 def readme_task() -> str:
     """The Python file of the README."""
-    _, _, section = README.read_text().partition("## Your own questions")
+    _, _, section = README.read_text().partition("## Your own task")
     return section.partition("```python\n")[2].partition("```")[0]
 
 
 def readme_recipe() -> str:
     """The recipe of the README, for that file."""
-    _, _, section = README.read_text().partition("## Your own questions")
+    _, _, section = README.read_text().partition("## Your own task")
     return section.partition("class Countdown")[2].partition("```toml\n")[2].partition("```")[0]
 
 

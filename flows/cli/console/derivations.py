@@ -35,7 +35,7 @@ def print_lines(console: Console, derivation: Derivation) -> None:
 
 
 def derivation_json(derivation: Derivation) -> dict[str, Any]:
-    """Returns a derivation without its text as a JSON object (see `explanation` of `solve` in `docs/json.md`)."""
+    """Returns a derivation without its text as a JSON object (`explanation` of `solve` in `docs/reference/json.md`)."""
     first = derivation.first_false
     return {
         "steps": [

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from flows.checks.devices import refuse_on_this_machine
 from flows.doctor.hardware import load_hardware
-from flows.plan.devices import refuse_on_this_machine
 
 
 def check_devices(profile: str, changes: Sequence[str] = (), *, trains: bool = False, samples: bool = True) -> None:

@@ -15,7 +15,7 @@ from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.schemas import PUZZLES
 from flows.report.html.page import page
 from flows.report.pictures.plots import bars_plot, histogram_plot
-from flows.session import Stages
+from flows.session.calls import Stages
 from stages.environments import environment
 from stages.environments.capabilities import HasKinds
 from stages.environments.puzzle import Puzzle

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from artifacts.documents.checksums import write_files
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord
-from flows.lookup.preparation import dropped_line, newest_rates, pretraining_of, rate_line, selection_line
+from flows.lookup.preparation import preparation_lines
 from flows.report.before_after import BeforeAfter, JudgedCompletion
 from flows.report.derivation import statement_counts, text_pieces
 from flows.report.example_group import Completion, ExampleGroup, ReadAnswer
@@ -26,12 +26,12 @@ from flows.report.prefect_pages.ui_text import (
 from flows.report.study.study import fit_table
 from flows.report.suites import suites_section
 from flows.report.summary import (
-    STAGE_HEAD,
+    PHASE_HEAD,
     before_after_names,
     before_after_rows,
+    phase_rows,
     reliability_rows,
     solve_command,
-    stage_rows,
     strategy_rows,
     summary,
 )
@@ -63,7 +63,7 @@ def store_report(view: "RunView") -> str:
         IntegrityError: A file that the report shows is damaged.
     """
     write_files(view.store, view.record.layout.summary, report_files(view))
-    return f"{view.record.layout.summary}/{PAGE}"
+    return view.record.layout.page
 
 
 def report_files(view: "RunView") -> dict[str, bytes]:
@@ -106,12 +106,9 @@ def _values(record: RunRecord, store: Store, iterations: Sequence[IterationFigur
         f"{total_s / max(1, done):.1f} s each",
         "cards": _cards(record, store, iterations),
         "test": _before_after(record),
-        "dropped": record.shorter and dropped_line(record.shorter.facts),
-        "texts": [selection_line(manifest.facts) for manifest in record.texts],
-        "rates": {visible(name): rate_line(figures) for name, figures in newest_rates(record).items()},
-        "pretraining": (pretraining := pretraining_of(record)) and pretraining.line(visible),
+        "preparation": preparation_lines(record, visible),
         "suites": suites_section(record),
-        "stages": {"head": STAGE_HEAD, "rows": stages} if (stages := stage_rows(record)) else None,
+        "phases": {"head": PHASE_HEAD, "rows": phases} if (phases := phase_rows(record)) else None,
         "tasks": [table.for_page() for table in task_tables(record, store)],
         "iterations": _iteration_table(iterations),
         "seconds": _seconds_table(iterations),

@@ -12,7 +12,7 @@ from artifacts.reading import Artifact
 from artifacts.store.store import Store
 from artifacts.tensors import BATCH_FILE, PackedBatch
 from flows.lookup.history import IterationRecord
-from flows.lookup.stages import STAGES
+from flows.lookup.stages import PARTS
 from flows.report.pictures.png import INK, MUTED, blank_figure, to_png
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def read_batch(record: IterationRecord, layout: RunLayout, store: Store) -> Batc
     """
     if "pack" not in record.manifests:
         return None
-    key = layout.iteration(record.number, STAGES["pack"])
+    key = layout.iteration(record.number, PARTS["pack"])
     return batch_view(
         PackedBatch.from_bytes(Artifact(store, key, record.manifests["pack"]).read_bytes(BATCH_FILE), key)
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from flows.lookup.stages import PARTS
-from flows.report.figures import IterationFigures, plotted, stage_starts
+from flows.report.figures import IterationFigures, phase_starts, plotted
 from flows.report.pictures.png import (
     CONTRADICTED,
     GREEDY,
@@ -74,7 +74,7 @@ def accuracy_plot(iterations: Sequence[IterationFigures]) -> bytes:
     if stars:
         axes.scatter(*zip(*stars, strict=True), marker="*", s=70, color=SAMPLED, zorder=4, label="promoted")
     finish(axes, "accuracy", "weights after iteration", percent=True)
-    _mark_stages(axes, iterations, -1.0)
+    _mark_phases(axes, iterations, -1.0)
     return to_png(figure)
 
 
@@ -98,7 +98,7 @@ def reward_plot(iterations: Sequence[IterationFigures]) -> bytes:
     _line(axes, iterations, "reward", label="mean reward")
     _line(axes, iterations, "reward_spread", colour=GREEDY, label="spread within a group", style="--")
     finish(axes, "reward", "iteration")
-    _mark_stages(axes, iterations, -0.5)
+    _mark_phases(axes, iterations, -0.5)
     return to_png(figure)
 
 
@@ -120,7 +120,7 @@ def health_plot(iterations: Sequence[IterationFigures]) -> bytes:
     for axes, metric in zip(figure.subplots(rows, 2).flat, panels, strict=False):
         _line(axes, iterations, metric.key)
         finish(axes, f"{metric.title}, {metric.unit}" if metric.unit else metric.title, "", percent=metric.is_percent)
-        _mark_stages(axes, iterations, -0.5)
+        _mark_phases(axes, iterations, -0.5)
         if not any((item.value(metric.key) or 0.0) < 0.0 for item in iterations):  # an estimate of KL may be negative
             axes.set_ylim(0, 1.1 * axes.get_ylim()[1])  # nearly constant values would lie on the upper edge
     for axes in list(figure.axes)[len(panels) :]:
@@ -164,13 +164,13 @@ def bars_plot(values: Mapping[str, float], title: str, spans: Mapping[str, tuple
     return to_png(figure)
 
 
-def _mark_stages(axes: "Axes", iterations: Sequence[IterationFigures], offset: float) -> None:
-    """Draws a vertical line at the beginning of each stage of the run after the first.
+def _mark_phases(axes: "Axes", iterations: Sequence[IterationFigures], offset: float) -> None:
+    """Draws a vertical line at the beginning of each phase of the run after the first.
 
     Args:
-        offset: Distance of the line from the first iteration of the stage.
+        offset: Distance of the line from the first iteration of the phase.
     """
-    for first in stage_starts(iterations):
+    for first in phase_starts(iterations):
         axes.axvline(first + offset, color=MUTED, linewidth=1.0, linestyle=":", zorder=1)
 
 

@@ -7,14 +7,14 @@ from urllib.parse import quote
 
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord
-from flows.lookup.preparation import dropped_line, newest_rates, pretraining_of, rate_line, selection_line
+from flows.lookup.preparation import preparation_lines
 from flows.lookup.stages import PARTS
 from flows.report.before_after import BeforeAfter, JudgedCompletion
 from flows.report.derivation import SYMBOLS, Derivation, statement_counts, statements_by_verdict, step_line
 from flows.report.example_group import Completion, ExampleGroup, ReadAnswer
 from flows.report.figures import IterationFigures, prefect_columns
 from flows.report.pictures.batch_picture import BatchView, describe_batch
-from flows.report.summary import STAGE_HEAD, before_after_names, before_after_rows, solve_command, stage_rows
+from flows.report.summary import PHASE_HEAD, before_after_names, before_after_rows, phase_rows, solve_command
 from flows.report.text.markdown import code, fenced, picture, table
 from stages.environments.puzzle import Asserted
 
@@ -41,21 +41,15 @@ def summary_page(record: RunRecord, store: Store) -> str:
     lines = [f"## {record.layout.run}", "", f"{done} of {record.recipe['iterations']} iterations.", ""]
     if record.evaluations:
         lines += [*table(["", *before_after_names(record)], before_after_rows(record)), ""]
-    if record.shorter:
-        lines += [f"Puzzles: {dropped_line(record.shorter.facts)}.", ""]
-    for manifest in record.texts:
-        lines += [f"Teacher: {selection_line(manifest.facts)}.", ""]
-    for name, figures in newest_rates(record).items():
-        lines += [f"Pass rates of {code(name)}: {rate_line(figures)}.", ""]
-    if pretraining := pretraining_of(record):
-        lines += [f"Value model: {pretraining.line(code)}.", ""]
-    if stages := stage_rows(record):
-        lines += [*table(STAGE_HEAD, [[code(name), *rest] for name, *rest in stages]), ""]
+    for name, line in preparation_lines(record, code):
+        lines += [f"{name}: {line}.", ""]
+    if phases := phase_rows(record):
+        lines += [*table(PHASE_HEAD, [[code(name), *rest] for name, *rest in phases]), ""]
     if record.promoted:
         score = record.promoted.score
         lines += [f"Promoted: iteration {record.promoted.iteration}, validation {score:.1%}.", ""]
     lines += [f"Artifacts: {code(f'{store.url}/{record.layout.root}')}", ""]
-    lines += [f"Report: {code(f'{store.url}/{record.layout.summary}/report.html')}", ""]
+    lines += [f"Report: {code(f'{store.url}/{record.layout.page}')}", ""]
     return "\n".join([*lines, fenced(solve_command(record, store)), ""])
 
 
@@ -179,7 +173,7 @@ def store_page(record: RunRecord, store: Store, link: str | None = None) -> str:
 def store_keys(record: RunRecord) -> dict[str, str]:
     """Returns the store keys of the run's own objects and of its newest iteration's artifacts, by name."""
     layout = record.layout
-    keys = {"recipe": layout.recipe, "report": f"{layout.summary}/report.html"}
+    keys = {"recipe": layout.recipe, "report": layout.page}
     if record.promoted:
         keys["promoted"] = layout.promoted
         keys["promoted checkpoint"] = record.promoted.checkpoint.key
@@ -199,7 +193,7 @@ def store_keys(record: RunRecord) -> dict[str, str]:
 def pictures_note(record: RunRecord, store: Store, link: str | None = None) -> str:
     """Returns a note that names the report, for readers whose Prefect interface removes pictures from text."""
     layout = record.layout
-    report = _address(store, f"{layout.summary}/report.html", link)
+    report = _address(store, layout.page, link)
     return f"No pictures here? They are in the report: {report}, which `deerstalker report {layout.run}` writes again."
 
 

@@ -16,7 +16,7 @@ from artifacts.reading import Artifact
 from artifacts.refs import Ref
 from artifacts.schemas import PUZZLES, RESULTS
 from artifacts.store.store import Store
-from flows.lookup.stages import STAGES
+from flows.lookup.stages import PARTS
 from stages.statistics.estimates import Interval, estimate
 from stages.statistics.fits import PowerLaw, PowerLawBand, bootstrap_power_law, fit_power_law, means_something
 from stages.statistics.repeated import chance_all_right, chance_any_right
@@ -130,7 +130,7 @@ def read_learning_curve(record: RunRecord, store: Store) -> LearningCurve | None
     measured = [item for item in record.iterations if item.kept("evaluate")]
 
     def read(number: int) -> pl.DataFrame:
-        report = Artifact.at(store, record.layout.iteration(number, STAGES["evaluate"]))
+        report = Artifact.at(store, record.layout.iteration(number, PARTS["evaluate"]))
         return _sampled(report.read_table("results.parquet", RESULTS))
 
     with ThreadPoolExecutor(_PARALLEL_READS) as pool:
@@ -169,7 +169,7 @@ def read_answers(record: RunRecord, store: Store) -> list[Answered]:
     kept = [item for item in record.iterations if item.kept("evaluate")]
     if not reports and kept:
         newest = kept[-1]
-        key = record.layout.iteration(newest.number, STAGES["evaluate"])
+        key = record.layout.iteration(newest.number, PARTS["evaluate"])
         reports = {f"iteration {newest.number}": Artifact(store, key, newest.manifests["evaluate"])}
     answered = (_answered(title, report, store) for title, report in reports.items())
     return [item for item in answered if len(item.results)]

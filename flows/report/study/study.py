@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from artifacts.store.store import Store
-from flows.lookup.divergence import Divergence
 from flows.lookup.history import RunRecord, alarms_of
 from flows.report.metrics import interval_text, makes_statements, without_empty
 from flows.report.study.benchmark import BenchmarkModels
@@ -23,6 +22,7 @@ from flows.report.study.series import (
 )
 from stages.answering.measured import BenchmarkedModel
 from stages.environments.soundness import EXAMPLES, VERDICTS, Refuted, mean_statements, refuted_statements
+from stages.promotion.reward_alarm import AlarmWindow
 from stages.statistics.fits import Line, PowerLaw, PowerLawBand, fit_frontier, frontier
 
 
@@ -42,7 +42,7 @@ class RunStudy:
     curve: LearningCurve | None
     fit: tuple[PowerLaw, PowerLawBand | None] | None
     answered: list[Answered]
-    alarms: list[Divergence]
+    alarms: list[AlarmWindow]
 
 
 def read_run_study(record: RunRecord, store: Store) -> RunStudy:
@@ -95,7 +95,7 @@ def frontier_line(models: Sequence[BenchmarkedModel]) -> Line | None:
 
 
 def figures(runs: Sequence[RunStudy], benchmark: BenchmarkModels | None) -> dict[str, Any]:
-    """Returns the fits and alarms as JSON (see `docs/json.md`)."""
+    """Returns the fits and alarms as JSON (see `docs/reference/json.md`)."""
     priced = _priced(benchmark)
     line = frontier_line(priced)
     on_frontier = {"models": _on_frontier(priced)}

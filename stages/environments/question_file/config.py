@@ -3,12 +3,11 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from artifacts.errors import BadInputError
-from artifacts.identity import Added
 from stages.environments.config import SourceConfig
 from stages.environments.puzzle import FileGrader
 
@@ -53,7 +52,7 @@ class QuestionColumns(SourceConfig):
         description="Prompt, in which {question} stands for the question and {NAME} for the column NAME. For braces "
         "around a text write {{ and }}.",
     )
-    unusable: Annotated[Literal["refuse", "drop"], Added(before="refuse")] = Field(
+    unusable: Literal["refuse", "drop"] = Field(
         default="refuse",
         description="What happens to a row with an empty question or answer, and to a prompt with different answers. "
         "`refuse`: an error. `drop`: they are left out, and the fact `unusable` of the set counts the rows.",

@@ -5,7 +5,6 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import Field, model_validator
 
 from artifacts.config import Config
-from artifacts.identity import Added
 from stages.environments.config import GeneratorConfig
 
 SUSPECTS = (
@@ -112,7 +111,7 @@ class PuzzleConfig(GeneratorConfig):
         "murderer, room, and where every suspect and weapon was at the first time, always in this order.",
     )
 
-    concepts: Annotated[ConceptConfig | None, Added(before=None)] = Field(
+    concepts: ConceptConfig | None = Field(
         default=None,
         description="Kinds of clues and deduction rules that the derivation of a puzzle must use, and its level; null: "
         "no requirement.",

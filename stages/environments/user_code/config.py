@@ -116,16 +116,16 @@ def note_file(sha256: str | None, file: str | None) -> None:
         _FILES[sha256] = file
 
 
-def file_of(location: str, sha256: str) -> Path:
-    """Returns the Python file of a stored item; if none of the three places has it, the first of these places.
+def file_of(name: str, sha256: str) -> Path:
+    """Returns the Python file of a stored item; if neither place has it, the first of these places.
 
-    The places are the path that `note_file` noted, the path in the item, and the file's name in the working directory.
+    The places are the path that `note_file` noted, and the file's name in the working directory.
 
     Args:
-        location: The file as the item names it: a name, or in sets of older releases an absolute path.
+        name: The name of the file, without its folder.
         sha256: The digest of the file.
     """
-    places = [Path(place) for place in (_FILES.get(sha256), location, Path(location).name) if place is not None]
+    places = [Path(place) for place in (_FILES.get(sha256), name) if place is not None]
     return next((place for place in places if exists(place)), places[0])
 
 

@@ -4,7 +4,6 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from artifacts.identity import Added
 from stages.environments.config import GeneratorConfig
 
 WORDS: dict[str, tuple[str, ...]] = {
@@ -28,7 +27,7 @@ class ZebraConfig(GeneratorConfig):
         default=(3, 3), description="Number of attributes, including the name."
     )
     questions: int = Field(default=6, ge=1, le=12, description="Largest number of questions.")
-    fixed_words: Annotated[bool, Added(before=False)] = Field(
+    fixed_words: bool = Field(
         default=False, description="Whether all grids of a size have the same attributes and values, in the same order."
     )
 

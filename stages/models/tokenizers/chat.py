@@ -1,5 +1,7 @@
 """Turns text into token ids and back with the tokenizer and chat template of a checkpoint folder. No torch."""
 
+import hashlib
+from collections import OrderedDict
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +16,30 @@ from stages.models.tokenizers.chat_template import ChatTemplate
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _COUNTED_AT_ONCE = 512
+_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json", "config.json")
+"""Files that a `ChatTokenizer` reads."""
+_shared: OrderedDict[bytes, "ChatTokenizer"] = OrderedDict()
+_SHARED = 4
+
+
+def chat_tokenizer(folder: Path) -> "ChatTokenizer":
+    """Returns the tokenizer of a checkpoint folder, the same one for folders with the same files.
+
+    All checkpoints of a run have the same files, and reading those of 49,000 tokens takes 0.1 s.
+
+    Raises:
+        BadInputError: As `ChatTokenizer`.
+    """
+    digest = hashlib.sha256()
+    for path in (folder / name for name in _FILES):
+        readable = path.is_file() and path.stat().st_size <= LARGEST_TOKENIZER  # `ChatTokenizer` refuses what is not
+        digest.update(hashlib.sha256(path.read_bytes() if readable else b"").digest())
+    key = digest.digest()
+    tokenizer = _shared.pop(key, None) or ChatTokenizer(folder)
+    _shared[key] = tokenizer
+    if len(_shared) > _SHARED:
+        _shared.popitem(last=False)
+    return tokenizer
 
 
 def find_chat_template(folder: Path) -> str | None:

@@ -1,6 +1,5 @@
 """Keeps step checkpoints of an unfinished training job in the store, so that another machine can continue the job."""
 
-import re
 import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -12,12 +11,10 @@ from typing import Any, Self
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError, DeerstalkerError, IntegrityError
 from artifacts.identity import Identity
-from artifacts.manifest import MANIFEST_NAME
+from artifacts.layout import artifact_of, manifest_key, step_key, step_of
 from artifacts.refs import StepCheckpoint
 from artifacts.store.store import MissingKeyError
 from stages.context import StageContext
-
-_MANIFEST = re.compile(rf"step-(\d{{6}})/{re.escape(MANIFEST_NAME)}")
 
 
 class KeptSteps:
@@ -56,8 +53,9 @@ class KeptSteps:
 
     def latest(self) -> Path | None:
         """Returns a local folder with the newest intact step checkpoint, or None if there is none."""
-        manifests = (_MANIFEST.fullmatch(key.removeprefix(f"{self._key}/")) for key in self._ctx.store.list(self._key))
-        self._stored_steps = {int(match[1]) for match in manifests if match}
+        stored = (artifact_of(key) for key in self._ctx.store.list(self._key))
+        steps = (step_of(key.removeprefix(f"{self._key}/")) for key in stored if key)
+        self._stored_steps = {step for step in steps if step is not None}
         for step in sorted(self._stored_steps, reverse=True):
             with suppress(MissingKeyError):  # another machine has got further and removed it
                 try:
@@ -83,7 +81,7 @@ class KeptSteps:
             attempt.publish({"step": step})
             for older in {known for known in self._stored_steps if known < step}:
                 key = self._address(older).key
-                self._ctx.store.delete(f"{key}/{MANIFEST_NAME}")  # first, so that no reader meets a partial artifact
+                self._ctx.store.delete(manifest_key(key))  # first, so that no reader meets a partial artifact
                 self._ctx.store.delete(key)
                 self._stored_steps.discard(older)
             self._stored_steps.add(step)
@@ -98,4 +96,4 @@ class KeptSteps:
         self._ctx.store.delete(self._key)
 
     def _address(self, step: int) -> ArtifactAddress[StepCheckpoint]:
-        return ArtifactAddress(self._ctx.store, f"{self._key}/step-{step:06d}", StepCheckpoint)
+        return ArtifactAddress(self._ctx.store, step_key(self._key, step), StepCheckpoint)

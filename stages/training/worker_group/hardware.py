@@ -51,9 +51,8 @@ class TrainHardware(Config):
     )
     rendezvous: str | None = Field(
         default=None,
-        pattern=r"^[^\s:]+(:\d+)?$",
-        description="name or address of the first machine on the network that carries the trainer's data; "
-        "a port after it, as earlier versions needed, is ignored",
+        pattern=r"^[^\s:]+$",
+        description="name or address of the first machine on the network that carries the trainer's data",
     )
     rendezvous_public: bool = Field(
         default=False, description="allow the trainer's ports on a public address, which is refused otherwise"
@@ -135,11 +134,6 @@ class TrainHardware(Config):
         return RowShare(rank // size, world // size, is_first=rank % size == 0)
 
     @property
-    def rendezvous_host(self) -> str | None:
-        """The name or address of the first machine, without a port."""
-        return self.rendezvous and self.rendezvous.partition(":")[0]
-
-    @property
     def uses_cuda(self) -> bool:
         """Whether the workers compute on GPUs, as far as the driver reports."""
         return self.device == "cuda" or (self.device == "auto" and bool(cuda_capabilities()))
@@ -205,11 +199,11 @@ class TrainHardware(Config):
     def _machines_can_meet(self) -> Self:
         if self.nodes > 1 and (self.rendezvous is None or self.shared_dir is None):
             raise ValueError("several nodes need rendezvous (name or address of the first) and shared_dir")
-        host = self.rendezvous_host
+        host = self.rendezvous
         if host is not None and is_public(host) and not self.rendezvous_public:
             raise ValueError(
                 f"rendezvous {host} is a public address, and anybody who reaches the trainer's ports can disturb the "
-                "training: name an address of a private network, or firewall the ports as the RUNBOOK says and set "
+                "training: name an address of a private network, or firewall the ports as docs/cluster.md says and set "
                 "rendezvous_public = true"
             )
         return self

@@ -41,7 +41,7 @@ def network_environment(hardware: TrainHardware) -> dict[str, str]:
         TransientError: The name cannot be resolved at the moment.
     """
     name = LOOPBACK
-    if hardware.nodes > 1 and (host := hardware.rendezvous_host):
+    if hardware.nodes > 1 and (host := hardware.rendezvous):
         interface, address = interface_towards(host)
         if not hardware.rendezvous_public:
             _refuse_public(host, interface, address)
@@ -105,5 +105,5 @@ def _refuse_public(host: str, interface: Interface, address: str) -> None:
                 f"trainer.rendezvous {host!r}",
                 f"{each} is a public address{of_interface}",
                 "an address on a private network: anybody who reaches the trainer's ports can disturb the training",
-                "name one, or firewall the ports as the RUNBOOK says and set trainer.rendezvous_public = true",
+                "name one, or firewall the ports as docs/cluster.md says and set trainer.rendezvous_public = true",
             )

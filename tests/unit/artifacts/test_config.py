@@ -19,7 +19,7 @@ from flows.iterate import IterateRequest
 from flows.opening import RunRequest
 from flows.orchestration.installation import Installation
 from flows.puzzle_set import PuzzleSetRequest
-from flows.retention import Retention
+from flows.upkeep.retention import Retention
 from stages.context import Profile
 from stages.draw import DrawConfig
 from stages.environments.reasoning_gym.config import ReasoningGymConfig

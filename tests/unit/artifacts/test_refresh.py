@@ -31,70 +31,70 @@ def publish(
     return attempt.publish()
 
 
-def renewals(*names: str, since: datetime = LATER, store: Store | None = None) -> Refreshes:
-    return record_request(store or Store.open("memory://renewal-names"), LAYOUT, names, since, KNOWN)
+def refreshes(*names: str, since: datetime = LATER, store: Store | None = None) -> Refreshes:
+    return record_request(store or Store.open("memory://refresh-names"), LAYOUT, names, since, KNOWN)
 
 
-def renewal(*names: str, since: datetime = LATER) -> Refresh | None:
+def refresh_of(*names: str, since: datetime = LATER) -> Refresh | None:
     return Refreshes((RefreshRequest(names, since),)).at(1)
 
 
 def test_only_named_iterations_are_outdated() -> None:
     request = Refreshes((RefreshRequest(("sample", "grade@2"), LATER),))
-    stages = {n: set(renewal.stages) for n in (None, 1, 2) if (renewal := request.at(n))}
+    stages = {n: set(refresh_of.stages) for n in (None, 1, 2) if (refresh_of := request.at(n))}
     assert stages == {None: {"sample"}, 1: {"sample"}, 2: {"sample", "grade"}}
-    assert renewals().at(1) is None
+    assert refreshes().at(1) is None
 
 
 @pytest.mark.parametrize("name", ["smaple", "sample@", "sample@x", "", "promote"])
 def test_other_names_are_refused(name: str) -> None:
-    store = Store.open("memory://renewal-refused")
+    store = Store.open("memory://refresh-refused")
     with pytest.raises(BadInputError, match="refresh"):
-        renewals(name, store=store)
+        refreshes(name, store=store)
     assert store.list() == []
 
 
 def test_the_same_request_goes_on_until_it_is_done() -> None:
-    store, hour = Store.open("memory://renewal-again"), timedelta(hours=1)
-    first = renewals("sample", "grade@2", store=store)
-    assert renewals("grade@2", "sample", since=LATER + hour, store=store) == first  # a second command, after a kill
-    assert renewals(store=store) == first and first.unfinished  # one that has no wish of its own
+    store, hour = Store.open("memory://refresh-again"), timedelta(hours=1)
+    first = refreshes("sample", "grade@2", store=store)
+    assert refreshes("grade@2", "sample", since=LATER + hour, store=store) == first  # a second command, after a kill
+    assert refreshes(store=store) == first and first.unfinished  # one that has no wish of its own
     record_done(store, LAYOUT, first)
     done = Refreshes.read(store, LAYOUT)
     assert not done.unfinished and done.at(2) == first.at(2)
-    assert renewals("sample", "grade@2", store=store) == done  # a retry of the flow run that asked
-    again = renewals("sample", since=LATER + 2 * hour, store=store)
+    assert refreshes("sample", "grade@2", store=store) == done  # a retry of the flow run that asked
+    again = refreshes("sample", since=LATER + 2 * hour, store=store)
     assert again.unfinished and again.at(2) == Refresh({"sample": LATER + 2 * hour, "grade": LATER}, LATER + 2 * hour)
     assert verify(store).damaged == [] == verify(store).unchecked
 
 
 def test_a_damaged_request_is_named() -> None:
-    store = Store.open("memory://renewal-damage")
-    renewals("sample", store=store)
+    store = Store.open("memory://refresh-damage")
+    refreshes("sample", store=store)
     (key,) = store.list()
     store.write_bytes(key, store.read_bytes(key).replace(b"sample", b"simple"))
     assert [damage.file for damage in verify(store).damaged] == [key]
-    with pytest.raises(IntegrityError, match="renewals"):
-        renewals(store=store)
+    with pytest.raises(IntegrityError, match="refreshes"):
+        refreshes(store=store)
 
 
 def test_a_named_stage_is_made_anew_once_and_its_old_files_stay() -> None:
-    store = Store.open("memory://renewal-once")
+    store = Store.open("memory://refresh-once")
     old = publish(ArtifactAddress(store, "a", Rollouts), "sample", b"old", resumable=True)
-    refresh = renewal("sample", since=datetime.now(UTC))
+    refresh = refresh_of("sample", since=datetime.now(UTC))
     new = publish(ArtifactAddress(store, "a", Rollouts, refresh), "sample", b"new", resumable=True)
     assert not new.reused and new.digest != old.digest
     again = publish(ArtifactAddress(store, "a", Rollouts, refresh), "sample", b"newer")
     assert again.reused and again == new  # a retry of the same request
-    (superseded,) = [key for key in store.list("a") if key.endswith("superseded.json")]
-    assert store.read_bytes(superseded.replace("superseded.json", "x")) == b"old"
+    (outdated,) = [key for key in store.list("a") if key.endswith("refreshed.json")]
+    assert store.read_bytes(outdated.replace("refreshed.json", "x")) == b"old"
 
 
 def test_what_follows_is_made_anew_only_where_its_inputs_differ() -> None:
-    store = Store.open("memory://renewal-follow")
+    store = Store.open("memory://refresh-follow")
     first, second = (Ref[Rollouts]("Rollouts", "r", digest) for digest in ("1" * 64, "2" * 64))
     made = publish(ArtifactAddress(store, "g", Rollouts), "grade", b"first", source=first)
-    refresh = renewal("sample")
+    refresh = refresh_of("sample")
     assert publish(ArtifactAddress(store, "g", Rollouts, refresh), "grade", b"same", source=first) == made
     with pytest.raises(IdentityMismatchError):
         publish(ArtifactAddress(store, "g", Rollouts), "grade", b"other", source=second)
@@ -103,18 +103,18 @@ def test_what_follows_is_made_anew_only_where_its_inputs_differ() -> None:
 
 
 def test_another_config_is_still_refused() -> None:
-    store = Store.open("memory://renewal-config")
-    address = ArtifactAddress(store, "g", Grades, renewal("sample"))
+    store = Store.open("memory://refresh-config")
+    address = ArtifactAddress(store, "g", Grades, refresh_of("sample"))
     address.attempt(Identity.of("grade", 1, {"grader": "strict"})).publish()
     with pytest.raises(IdentityMismatchError, match="grader"):
         address.find(Identity.of("grade", 1, {"grader": "published"}))
 
 
 def test_in_a_run_with_stages_other_settings_are_like_other_inputs() -> None:
-    """New figures may end a stage earlier, so that an iteration after it belongs to the next stage."""
-    store = Store.open("memory://renewal-staged")
+    """New figures may end a phase earlier, so that an iteration after it belongs to the next phase."""
+    store = Store.open("memory://refresh-staged")
     ArtifactAddress(store, "g", Grades).attempt(Identity.of("sample", 1, {"max_tokens": 96})).publish()
-    refresh = renewal("evaluate")
+    refresh = refresh_of("evaluate")
     assert refresh is not None
     address = ArtifactAddress(store, "g", Grades, replace(refresh, any_config=True))
     assert address.find(Identity.of("sample", 1, {"max_tokens": 96})) is not None

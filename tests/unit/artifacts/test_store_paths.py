@@ -9,7 +9,7 @@ import pytest
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError, DeerstalkerError, StoreError
 from artifacts.identity import Identity
-from artifacts.manifest import MANIFEST_NAME
+from artifacts.layout import MANIFEST_NAME
 from artifacts.refs import Checkpoint, Grades
 from artifacts.store.store import LeadsOutError, S3Options, Store
 from artifacts.verification import verify

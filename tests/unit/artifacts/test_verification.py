@@ -13,15 +13,15 @@ from artifacts.documents.checksums import read_sums, sums_of, write_files
 from artifacts.documents.self_checksum import check_seal, checksum_in_name, sealed, sealed_json, shard_name
 from artifacts.errors import BadInputError, IntegrityError
 from artifacts.identity import Identity
-from artifacts.layout import RunLayout
+from artifacts.layout import MANIFEST_NAME, RunLayout
 from artifacts.local.input_files import LARGEST_WEIGHTS
-from artifacts.manifest import MANIFEST_NAME, Manifest, Pruned
+from artifacts.manifest import Manifest, Pruned
 from artifacts.reading import Artifact
 from artifacts.refs import Grades
 from artifacts.store.store import Store
 from artifacts.store.transfer import FileDigest
 from artifacts.verification import verify
-from flows.removal import Removal, remove
+from flows.upkeep.removal import Removal, remove
 from tests.support.made_run import make_run
 
 
@@ -141,12 +141,12 @@ def test_unpublished_attempts_are_named_as_unchecked_except_shards(tmp_path: Pat
     assert result.unchecked == ["runs/r/iterations/0001/batch/attempt-1/batch.safetensors"]
 
 
-def test_a_run_may_be_called_renewals(tmp_path: Path) -> None:
+def test_a_run_may_be_called_refreshes(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path))
-    store.write_bytes("runs/renewals/iterations/0001/batch/attempt-1/batch.safetensors", b"whatever")
+    store.write_bytes("runs/refreshes/iterations/0001/batch/attempt-1/batch.safetensors", b"whatever")
     assert verify(store).damaged == []
-    store.write_bytes("runs/r/renewals/20260101T000000000000.json", b"{}")
-    assert [damage.file for damage in verify(store).damaged] == ["runs/r/renewals/20260101T000000000000.json"]
+    store.write_bytes("runs/r/refreshes/20260101T000000000000.json", b"{}")
+    assert [damage.file for damage in verify(store).damaged] == ["runs/r/refreshes/20260101T000000000000.json"]
 
 
 def test_sums_are_those_of_sha256sum() -> None:

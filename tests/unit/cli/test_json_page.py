@@ -1,4 +1,4 @@
-"""`docs/json.md` names every field of every command's document: those that need neither engine nor server, here.
+"""`docs/reference/json.md` names every field of every document: those that need neither engine nor server, here.
 
 The other commands' documents are compared where tests run them: `tests/flow` and `test_down.py`.
 """
@@ -47,7 +47,7 @@ from tests.support.made_run import NOT_MADE, make_run
 DAMAGE = {"damaged"}
 ROUNDS = {"points", "faithfulness"}
 """Figures of strategies that ask in rounds, which need an engine."""
-STAGED = {"stages", "rates", "pretraining"}
+PHASED = {"phases", "rates", "pretraining"}
 """What only runs with stages, rates or a value model have; `test_stages.py` and `test_preparation.py` beside the report
 read it."""
 
@@ -97,8 +97,8 @@ def test_every_command_that_reports_has_a_section() -> None:
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        ({"run": "made", "report": "file:///x", "new": 1}, "new is not in docs/json.md"),
-        ({"run": "made", "report": {"deep": [1]}}, r"report\.deep is not in docs/json.md"),
+        ({"run": "made", "report": "file:///x", "new": 1}, "new is not in docs/reference/json.md"),
+        ({"run": "made", "report": {"deep": [1]}}, r"report\.deep is not in docs/reference/json.md"),
         ({"run": "made"}, "lists what no document has: report"),
         ({"run": None, "report": "file:///x"}, "does not say when run is null"),
     ],
@@ -110,7 +110,7 @@ def test_a_page_that_differs_from_a_document_is_noticed(document: dict[str, Any]
 
 def test_documents_of_a_store(runs: Store, capsys: pytest.CaptureFixture[str]) -> None:
     at = ("--store", runs.url)
-    check_documented("show", printed(capsys, "show", "made", *at), unmet=NOT_MADE | DAMAGE | STAGED)
+    check_documented("show", printed(capsys, "show", "made", *at), unmet=NOT_MADE | DAMAGE | PHASED)
     check_documented("runs", printed(capsys, "runs", *at), unmet=DAMAGE)
     check_documented("report", printed(capsys, "report", "made", *at), unmet=DAMAGE)
     check_documented("diff", printed(capsys, "diff", "made", "other", *at), unmet=NOT_MADE | DAMAGE)

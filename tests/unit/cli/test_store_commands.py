@@ -12,9 +12,8 @@ from artifacts.address import ArtifactAddress
 from artifacts.documents.self_checksum import sealed_json
 from artifacts.errors import BadInputError
 from artifacts.identity import Identity
-from artifacts.layout import RunLayout
+from artifacts.layout import MANIFEST_NAME, RunLayout
 from artifacts.lineage import lineage
-from artifacts.manifest import MANIFEST_NAME
 from artifacts.reading import Artifact
 from artifacts.refresh import Refresh, Refreshes, record_done, record_request
 from artifacts.refs import Checkpoint, Decision, Ref, Rollouts, StepCheckpoint, TrainingState
@@ -22,10 +21,10 @@ from artifacts.store.store import Store
 from artifacts.verification import verify
 from flows.cli.app import run_command
 from flows.lookup.history import read_run
-from flows.removal import remove
 from flows.report.html.run_report import report_files
 from flows.report.run_view import RunView
-from flows.retention import Retention, plan
+from flows.upkeep.removal import remove
+from flows.upkeep.retention import Retention, plan
 from tests.support.made_run import make_run
 
 ALL = ("training_state", "checkpoint", "reference", "batch", "rollouts")
@@ -174,7 +173,7 @@ def test_a_pruned_run_is_found_shown_reported_and_verified(linked: tuple[Store, 
     for removal in removals:
         assert not [key for key in store.list(removal.key) if not key.endswith(MANIFEST_NAME)]
     # A later `train` finds the stage as published and goes on; only one that needs the files is told why they are gone.
-    again = ArtifactAddress(store, before.key, TrainingState).find(Identity(**identity.model_dump()))
+    again = ArtifactAddress(store, before.key, TrainingState).find(identity)
     assert again == before
     with pytest.raises(BadInputError, match=r"pruned on .*use an artifact that was kept .*or train again"):
         Artifact.open(store, before).local_folder(Path("unused"))
@@ -216,21 +215,21 @@ def test_what_finished_stages_left_behind_goes_and_what_an_unfinished_one_needs_
     done, unfinished, rollouts = (
         layout.iteration(5, "checkpoint"), layout.iteration(7, "checkpoint"), layout.iteration(6, "rollouts"),
     )  # fmt: skip
-    for key, renewal in ((done, None), (done, refresh), (unfinished, None), (unfinished, refresh)):
-        progress = ArtifactAddress(store, key, Checkpoint, renewal).progress_key(Identity.of("finetune", 1, {"n": key}))
+    for key, asked in ((done, None), (done, refresh), (unfinished, None), (unfinished, refresh)):
+        progress = ArtifactAddress(store, key, Checkpoint, asked).progress_key(Identity.of("finetune", 1, {"n": key}))
         _publish(
             ArtifactAddress(store, f"{progress}/step-000003", StepCheckpoint), Identity.of("finetune", 1, {}), 500, {}
         )
     attempt = ArtifactAddress(store, layout.iteration(7, "rollouts"), Rollouts).attempt(Identity.of("sample", 1, {}))
     attempt.write_bytes("rollouts-0.parquet", b"old")
     attempt.publish({})
-    renewals = record_request(store, layout, ["sample"], datetime.now(UTC), ["sample"])
+    refreshes = record_request(store, layout, ["sample"], datetime.now(UTC), ["sample"])
     for number in (6, 7):  # redone once; in iteration 7 the new one is not finished yet
         address = ArtifactAddress(store, layout.iteration(number, "rollouts"), Rollouts)
-        identity = Identity(**Artifact.at(store, address.key).manifest.identity.model_dump())
-        renewed = ArtifactAddress(store, address.key, Rollouts, renewals.at(number))
-        assert renewed.find(identity) is None
-        attempt = renewed.attempt(identity, resumable=True)
+        identity = Artifact.at(store, address.key).manifest.identity
+        remade = ArtifactAddress(store, address.key, Rollouts, refreshes.at(number))
+        assert remade.find(identity) is None
+        attempt = remade.attempt(identity, resumable=True)
         attempt.write_bytes("rollouts-0.parquet", b"half of the new ones")
         if number == 6:
             attempt.publish({})
@@ -251,7 +250,7 @@ def test_what_finished_stages_left_behind_goes_and_what_an_unfinished_one_needs_
     gone = set(before) - set(store.list())
     assert len([key for key in gone if "/step-000003/" in key and key.startswith(done)]) == 4
     assert not any("/0007/" in key for key in gone)
-    assert {key.split("/")[-1] for key in gone if key.startswith(rollouts)} >= {"superseded.json"}
+    assert {key.split("/")[-1] for key in gone if key.startswith(rollouts)} >= {"refreshed.json"}
     assert verify(store).damaged == []
     assert Artifact.at(store, rollouts).read_bytes("rollouts-0.parquet") == b"half of the new ones"
     assert plan(store, Retention(keep_last=100)) == []

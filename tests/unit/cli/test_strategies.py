@@ -92,17 +92,15 @@ def test_a_recipe_that_needs_proofs_of_questions_from_a_file_is_refused() -> Non
 
 def test_only_strategies_that_ask_again_change_what_an_evaluation_is() -> None:
     plain = config_of().identity_settings
-    assert "strategies" not in plain
+    assert plain["strategies"] == []
     assert config_of("majority", "best_of").identity_settings == plain
     asked = config_of("majority", "think_twice").identity_settings
     assert [item["strategy"] for item in asked["strategies"]] == ["think_twice"]
 
 
-def test_figures_of_reports_that_have_none_are_computed(made: tuple[Store, RunLayout]) -> None:
-    """As `made` reports are, which were written before strategies existed: without log-probabilities too."""
+def test_the_figures_of_a_report_are_those_of_its_strategies(made: tuple[Store, RunLayout]) -> None:
     store, layout = made
     report = Artifact.at(store, layout.evaluation("after"))
-    assert "strategies" not in report.manifest.facts
     figures = stored_figures(report)
     assert list(figures.strategies)[:3] == ["single", "majority", "majority:letters"]
     results = report.read_table("results.parquet", RESULTS).filter(pl.col("mode") == "sampled")

@@ -10,8 +10,7 @@ import pytest
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError
 from artifacts.identity import Identity
-from artifacts.layout import RunLayout
-from artifacts.manifest import MANIFEST_NAME
+from artifacts.layout import MANIFEST_NAME, RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Grades, Ref, TrainingState
 from artifacts.store.store import Store
@@ -21,11 +20,11 @@ from flows.compare.comparison_report import setting_rows, text_rows, write_repor
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_recipe, validate
 from flows.lookup.history import read_run
-from flows.removal import remove
 from flows.report.figures import compared
 from flows.report.html.run_report import report_files
 from flows.report.run_view import RunView
-from flows.retention import Retention, plan
+from flows.upkeep.removal import remove
+from flows.upkeep.retention import Retention, plan
 from stages.grade import grade
 from stages.pack import pack
 from stages.training.launch import STATE_FOLLOWS
@@ -195,7 +194,7 @@ LORA = ["finetune.trainable.parameters=lora"]
     ],
 )
 def test_the_state_is_carried_on_where_it_can_be(own: list[str], changes: list[str], carried: bool) -> None:
-    store = Store.open("memory://")
+    store = Store.open("memory://started")
     identity = Identity.of("finetune", 1, {"own": own, "changes": changes})
     attempt = ArtifactAddress(store, f"{identity.digest}/checkpoint", Checkpoint).attempt(identity)
     attempt.write_bytes("weights", b"weights")

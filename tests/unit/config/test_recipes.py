@@ -1,7 +1,6 @@
 """Recipes and profiles: all of ours load; what is wrong in one is named with its key."""
 
 import hashlib
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,9 +11,10 @@ from typing import Any
 import pytest
 
 from artifacts.documents.checksums import read_sums
+from artifacts.documents.run_files import read_recipe
 from artifacts.errors import BadInputError, IdentityMismatchError
-from artifacts.identity import Identity, settings_of
-from artifacts.layout import RunLayout
+from artifacts.identity import Identity
+from artifacts.layout import WARM_START, RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Report
 from artifacts.store.store import Store
@@ -26,7 +26,7 @@ from flows.config.recipes import load_profile, load_recipe, recipe_names, valida
 from flows.lookup.checkpoints import trained_sampling
 from flows.lookup.history import read_run
 from flows.opening import RunRequest, opened, with_fixed_model
-from flows.session import check_recipe, freeze_recipe, recipe_to_continue
+from flows.session.frozen import check_recipe, freeze_recipe, recipe_to_continue
 from stages.evaluate import EvaluateConfig
 from stages.models.from_scratch import ScratchModel
 from stages.models.source import StoredModel
@@ -81,9 +81,9 @@ def test_evaluations_follow_the_limits_of_training_and_nothing_else(setting: dic
     assert (sampled.max_tokens, sampled.stop, sampled.tool_calls, sampled.early_stop) == (7, ("X",), 0, None)
 
 
-def test_evaluations_of_a_staged_run_follow_the_stage_with_the_highest_limit() -> None:
+def test_evaluations_of_a_run_with_phases_follow_the_phase_with_the_highest_limit() -> None:
     recipe = load_recipe("fastcurl", ["final.sampled={samples_per_prompt=2}"])
-    longest = [stage.sample.sampling.max_tokens for stage in recipe.stages]
+    longest = [phase.sample.sampling.max_tokens for phase in recipe.phases]
     assert longest == [8192, 16384, 24576, 16384]
     assert recipe.evaluate.sampled.max_tokens == recipe.final.sampled.max_tokens == 24576
 
@@ -211,7 +211,7 @@ def test_a_checkpoint_of_a_run_is_measured_with_the_limits_of_its_training(made:
         ("iterations.first=1", "iterations is a value"),
         (
             "warm_start.steps=1000",
-            r"warm_start\.steps x .*puzzles_per_step is 16000, more than puzzles\.train \(6000\)",
+            r"warm_start\.steps x .*texts_per_step is 16000, more than puzzles\.train \(6000\)",
         ),
         ("puzzles.file=val.json", r"puzzles\.file fills the test split only.*evaluate --puzzles FILE"),
         ("puzzles.puzzle=5", r"puzzles.puzzle.temporal_clue: .*\(found 5\)"),
@@ -240,19 +240,6 @@ def test_a_loss_may_have_a_temperature_of_its_own_where_the_recipe_says_so() -> 
         load_recipe("open_rs1", ["finetune.loss.importance_correction=token_mask"])
     with pytest.raises(BadInputError, match="needs old_logprobs = 'trainer'"):
         load_recipe("open_rs1", ["finetune.loss.old_logprobs=sampler"])
-
-
-def test_a_loss_that_works_as_before_has_the_identity_of_before() -> None:
-    assert {"temperature_of", "kl_clamp"} | {
-        "level",
-        "step_baseline",
-        "step_discount",
-        "step_rewards",
-        "completions",
-    }  # fmt: skip.isdisjoint(settings_of(load_recipe("quickstart").finetune)["loss"])
-    told = settings_of(load_recipe("deepscaler").finetune)["loss"]
-    assert told["kl_clamp"] == 10.0
-    assert "temperature_of" not in told
 
 
 def test_on_gpus_an_engine_may_assemble_long_groups_without_counting_as_hung() -> None:
@@ -298,50 +285,8 @@ def test_a_run_name_belongs_to_one_recipe(tmp_path: Path) -> None:
         with pytest.raises(IdentityMismatchError, match=r"seed: 0 -> 5.*choose another --run name"):
             refusing(store, layout, load_recipe("quickstart", ["seed=5"]))
     assert store.read_bytes(layout.recipe) == frozen
-    assert Recipe.model_validate(json.loads(frozen)) == load_recipe("quickstart")
+    assert Recipe.model_validate(read_recipe(store, layout)) == load_recipe("quickstart")
     assert read_sums(store.read_bytes(layout.sums), "sums") == {"recipe.json": hashlib.sha256(frozen).hexdigest()}
-
-
-ADDED_SINCE = {"epoch_order", "master_dtype", "max_skipped_steps", "temperature_of", "kl_clamp"} | {
-    "level", "step_baseline", "step_discount", "step_rewards", "completions", "style", "tokenizer", "until_first_false",
-    "system_prompt", "value", "positive_nll", "mark_right", "frozen_iterations", "shortness_penalty",
-    "tool_calls", "strategies", "alarm", "distil", "teach", "concepts", "head_dtype",
-    "rows_multiple", "iterate_ahead", "stop_token_ids", "overlong", "thinking",
-    "order", "where", "rate", "stages", "kl_schedule", "outcomes", "patterns",
-}  # fmt: skip
-
-
-def without(stored: Any, names: set[str]) -> Any:
-    """JSON without some keys, at any depth."""
-    if not isinstance(stored, dict):
-        return stored
-    return {name: without(value, names) for name, value in stored.items() if name not in names}
-
-
-@pytest.mark.parametrize("name", ["quickstart", "smollm2", "grpo", "dapo"])
-def test_a_run_begun_before_some_settings_existed_goes_on_as_it_began(tmp_path: Path, name: str) -> None:
-    store, layout = Store.open(str(tmp_path)), RunLayout("mine")
-    stored = without(load_recipe(name).model_dump(mode="json"), ADDED_SINCE)
-    store.create_bytes(layout.recipe, json.dumps(stored).encode())
-    recipe = recipe_to_continue(store, layout, load_recipe(name))
-    check_recipe(store, layout, recipe)
-    assert settings_of(recipe) == stored
-    chosen = recipe_to_continue(store, layout, load_recipe(name, ["finetune.epoch_order=shuffled"]))
-    with pytest.raises(IdentityMismatchError, match=r"finetune\.epoch_order: 'same' -> 'shuffled'"):
-        check_recipe(store, layout, chosen)
-
-
-def test_a_distillation_begun_before_texts_had_to_fit_goes_on_as_it_began(tmp_path: Path) -> None:
-    store, layout = Store.open(str(tmp_path)), RunLayout("mine")
-    new = load_recipe("rejection_sampling")
-    stored = new.model_dump(mode="json")
-    del stored["distil"]["texts"]["untrainable"]
-    store.create_bytes(layout.recipe, json.dumps(stored).encode())
-    recipe = recipe_to_continue(store, layout, new)
-    check_recipe(store, layout, recipe)
-    assert recipe.distil
-    assert new.distil
-    assert (recipe.distil.texts.untrainable, new.distil.texts.untrainable) == ("refuse", "drop")
 
 
 def test_orders_and_filters_of_texts_by_what_puzzles_are_may_begin(request_of_mine: Callable[..., RunRequest]) -> None:
@@ -361,7 +306,7 @@ def test_a_run_that_stored_nothing_keeps_no_name(request_of_mine: Callable[..., 
     with opened(request_of_mine()) as run:
         assert store.list(layout.root) == []
         run.at(0, "report", Report).attempt(Identity.of("evaluate", 1, {})).write_bytes("x", b"")
-    assert Recipe.model_validate(json.loads(store.read_bytes(layout.recipe))) == load_recipe("quickstart")
+    assert Recipe.model_validate(read_recipe(store, layout)) == load_recipe("quickstart")
     with pytest.raises(IdentityMismatchError, match="seed: 0 -> 5"), opened(request_of_mine("seed=5")):
         pass
 
@@ -386,7 +331,7 @@ def test_a_run_that_stored_nothing_keeps_no_name(request_of_mine: Callable[..., 
             ["rate={models=[{name='big'}]}", "sample.order={by='pools', column='tokens:big'}"],
             r"'tokens:big', which is no share .* expected accuracy:NAME, exact:NAME, truncated:NAME",
         ),
-        (["stages=[{name='a', sample={order={by='pools', column='num_clues'}}}]"], r"'num_clues', which is no share"),
+        (["phases=[{name='a', sample={order={by='pools', column='num_clues'}}}]"], r"'num_clues', which is no share"),
         (
             ["distil.sample.order={by='pools', column='difficulty:rooms'}"],
             r"distil\.sample\.order\.column: 'difficulty:rooms', which is no share",
@@ -402,7 +347,7 @@ def test_what_no_run_should_begin_with_is_refused_and_what_has_begun_goes_on(
     assert "\n" not in str(raised.value)
     store = Store.open(request.store)
     assert store.list(layout.root) == []
-    freeze_recipe(store, layout, load_recipe("quickstart", overrides))  # as an earlier version began it
+    freeze_recipe(store, layout, load_recipe("quickstart", overrides))  # as a program that refused less
     with opened(request) as run:
         assert run.layout == layout
 
@@ -426,7 +371,7 @@ def test_a_run_goes_on_from_the_checkpoint_that_it_began_with(tmp_path: Path) ->
 def test_a_start_that_asks_to_redo_stages_takes_the_name_at_once(request_of_mine: Callable[..., RunRequest]) -> None:
     """Its request is stored, and must not stand beside another recipe than its own."""
     with opened(request_of_mine()) as first:
-        redo = request_of_mine("seed=5").model_copy(update={"refresh": ["warm_start"]})
+        redo = request_of_mine("seed=5").model_copy(update={"refresh": ["sft"]})
         with opened(redo) as second:
             second.at(0, "report", Report).attempt(Identity.of("evaluate", 1, {})).write_bytes("x", b"")
         attempt = first.at(0, "report", Report).attempt(Identity.of("evaluate", 2, {}))
@@ -441,7 +386,7 @@ def test_of_two_recipes_under_one_name_the_one_that_stores_first_keeps_it(
     identity = Identity.of("evaluate", 1, {})
     with opened(request_of_mine()) as first, opened(request_of_mine("seed=5")) as second:
         store, layout = first.ctx.store, first.layout
-        with first.address(layout.warm_start("checkpoint"), Checkpoint).attempt(identity).folder(tmp_path):
+        with first.address(layout.sft(WARM_START, "checkpoint"), Checkpoint).attempt(identity).folder(tmp_path):
             late = second.at(0, "report", Report).attempt(identity)
             with pytest.raises(IdentityMismatchError, match="seed: 0 -> 5"):
                 late.write_bytes("x", b"")
@@ -449,7 +394,7 @@ def test_of_two_recipes_under_one_name_the_one_that_stores_first_keeps_it(
             with pytest.raises(IdentityMismatchError, match="seed: 0 -> 5"), late.folder(tmp_path):
                 pass
         assert store.list(layout.root) == [layout.sums, layout.recipe]
-    assert Recipe.model_validate(json.loads(store.read_bytes(layout.recipe))) == load_recipe("quickstart")
+    assert Recipe.model_validate(read_recipe(store, layout)) == load_recipe("quickstart")
 
 
 @pytest.mark.parametrize(
@@ -481,7 +426,7 @@ def test_a_recipe_that_iterates_ahead_corrects_for_older_weights() -> None:
     [
         ("quickstart", "finetune.loss.importance_correction=none", "does not correct for them"),
         ("open_rs1", "iterate_ahead=1", "does not correct for them: drop .* temperature_of = 'loss'"),
-        ("deepscaler", "iterate_ahead=1", "before it is known which of `stages` comes next: set it to 0"),
+        ("deepscaler", "iterate_ahead=1", "before it is known which of `phases` comes next: set it to 0"),
         ("on_policy_distillation", "iterate_ahead=1", "older weights than those that teach compares with"),
         ("quickstart", "sample.order={by='pools'}", "before this iteration's rates are known"),
         ("quickstart", "iterate_ahead=2", r"less than or equal to 1 \(found 2\)"),

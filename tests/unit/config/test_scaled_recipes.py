@@ -32,7 +32,7 @@ SCALED = {
     "rate.models",
     "rate.sampling.samples_per_prompt",
     "rate.sampling.max_tokens",
-    "stages",
+    "phases",
     *(f"{name}.puzzles" for name in ("evaluate", "final")),
     *(f"{name}.sampled.{key}" for name in ("evaluate", "final") for key in ("samples_per_prompt", "max_tokens")),
 }
@@ -44,7 +44,7 @@ def test_a_scaled_recipe_is_valid_small_and_the_same_algorithm(name: str) -> Non
     settings = scaled_settings(full)
     assert max(map(len, settings)) < 4096, "the longest value that `--set` takes"
     small = load_recipe(name, settings)
-    assert small.iterations == (2 if full.stages else 1)
+    assert small.iterations == (2 if full.phases else 1)
     assert small.model.source == (
         "scratch" if full.model.source in ("scratch", "hub", "gguf_package") else full.model.source
     )
@@ -113,15 +113,15 @@ def test_a_merge_takes_the_last_iterations_of_runs_that_the_benchmark_makes_firs
 
 
 @pytest.mark.parametrize("name", ["fastcurl", "deepscaler", "difficulty_aware"])
-def test_of_a_staged_recipe_two_stages_of_one_iteration_are_left(name: str) -> None:
+def test_of_a_staged_recipe_two_phases_of_one_iteration_are_left(name: str) -> None:
     full = load_recipe(name)
     small = load_recipe(name, scaled_settings(full))
-    first, second = small.stages
+    first, second = small.phases
     assert (first.iterations, first.until, second.is_open) == (1, None, True)
-    for stage, whole in zip(small.stages, full.stages, strict=False):
-        assert (stage.name, stage.reference, stage.optimizer) == (whole.name, whole.reference, whole.optimizer)
-        assert stage.sample.where == whole.sample.where
-        assert stage.grade == whole.grade and stage.finetune == whole.finetune
+    for phase, whole in zip(small.phases, full.phases, strict=False):
+        assert (phase.name, phase.reference, phase.optimizer) == (whole.name, whole.reference, whole.optimizer)
+        assert phase.sample.where == whole.sample.where
+        assert phase.grade == whole.grade and phase.finetune == whole.finetune
     assert first.sample.sampling.max_tokens < second.sample.sampling.max_tokens == 64
 
 

@@ -15,7 +15,7 @@ from stages.context import Profile
 
 Load = Callable[..., BaseModel]
 LOADED: list[tuple[type[BaseModel], Load, str]] = [(Recipe, load_recipe, "quickstart"), (Profile, load_profile, "cpu")]
-IN_LISTS = ("stages.", "rate.models.", "sample.where.")
+IN_LISTS = ("phases.", "rate.models.", "sample.where.")
 """Settings that `--set` does not reach, because it sets lists as a whole."""
 SETTINGS = [
     (load, name, setting)

@@ -1,4 +1,4 @@
-"""`docs/settings.md` lists every setting of recipes and profiles as the config models have it."""
+"""`docs/reference/settings.md` lists every setting of recipes and profiles as the config models have it."""
 
 import re
 from typing import Any

@@ -95,7 +95,7 @@ def test_engine_builds() -> None:
         says(engine_check(build, MACHINE, engines_elsewhere(replicas=1)), "problem")  # one more starts here
     crowd = Hardware(engine=EngineHardware(replicas=1000))
     says(
-        engine_check(SOFTWARE, MACHINE, crowd), "problem", "engine.replicas 1000", "at most", "write engine.replicas ="
+        engine_check(SOFTWARE, MACHINE, crowd), "problem", "engine.replicas: 1000", "at most", "write engine.replicas ="
     )
 
 

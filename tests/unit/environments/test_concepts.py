@@ -6,7 +6,6 @@ from collections import Counter
 import pytest
 
 from artifacts.errors import BadInputError
-from artifacts.identity import settings_of
 from stages.environments.temporal_clue.config import ConceptConfig, PuzzleConfig
 from stages.environments.temporal_clue.formal import At, FormalPuzzle, MurderedBy, MurderedIn, Ref, SameRoom, Scenario
 from stages.environments.temporal_clue.generation import directed
@@ -123,10 +122,6 @@ def test_a_level_that_no_puzzle_has_is_one_line(monkeypatch: pytest.MonkeyPatch)
 def test_concepts_that_cannot_be_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PuzzleConfig.model_validate({**BOARD.model_dump(), "concepts": changes})
-
-
-def test_puzzles_without_concepts_are_those_of_before() -> None:
-    assert "concepts" not in settings_of(BOARD)
 
 
 def test_entropy_of_four_equal_sets_is_two_bits() -> None:

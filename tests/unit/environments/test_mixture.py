@@ -6,13 +6,11 @@ from typing import Any
 import pytest
 
 from artifacts.errors import BadInputError
-from artifacts.identity import Added, continued, settings_of, with_added
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_recipe
 from flows.config.settings import validate
 from stages.environments.generate import generate_nth
 from stages.environments.mixture import MixtureConfig
-from stages.environments.zebra.config import ZebraConfig
 from stages.prepare import PrepareConfig
 
 REDUCED = {"connectives": False, "fixed_cast": True, "fixed_rooms": True, "questions": "placements"}
@@ -72,29 +70,3 @@ def test_a_recipe_may_ask_only_what_every_part_can() -> None:
     recipe = load_recipe("quickstart").model_dump(mode="json")
     mixed = {**recipe, "puzzles": {**recipe["puzzles"], "puzzle": mixture({"puzzle": REDUCED}, {"puzzle": ZEBRA})}}
     assert Recipe.model_validate(Recipe.model_validate(mixed).model_dump(mode="json")) == Recipe.model_validate(mixed)
-
-
-def test_a_setting_that_is_added_to_a_part_keeps_the_identity_of_older_mixtures(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    plain = load_recipe("quickstart").model_dump(mode="json")
-    puzzles = {**plain["puzzles"], "puzzle": mixture({"puzzle": ZEBRA}, {"puzzle": REDUCED, "weight": 2})}
-    recipe = Recipe.model_validate({**plain, "puzzles": puzzles})
-    frozen = recipe.model_dump(mode="json")
-    zebra, clue = (part["puzzle"] for part in frozen["puzzles"]["puzzle"]["parts"])
-    del zebra["questions"]  # as if this setting were new
-    del zebra["fixed_words"], clue["concepts"]  # which are new
-    older = {**settings_of(recipe.puzzles), "puzzle": frozen["puzzles"]["puzzle"]}
-    field = ZebraConfig.model_fields["questions"]
-    monkeypatch.setattr(field, "metadata", [*field.metadata, Added(before=6)])
-    assert settings_of(recipe.puzzles) == older, "its default describes the older behaviour"
-
-    monkeypatch.setattr(field, "metadata", [*field.metadata[:-1], Added(before=5)])
-    assert settings_of(recipe.puzzles) != older, "its default does not"
-    read = Recipe.model_validate(with_added(Recipe, frozen)).puzzles
-    assert settings_of(read) == older
-    went_on = continued(recipe, frozen).puzzles
-    assert settings_of(went_on) == older
-    assert isinstance(went_on.puzzle, MixtureConfig) and went_on.puzzle.tasks[0] == ZebraConfig(**ZEBRA, questions=5)
-    alone = with_added(Recipe, {**plain, "puzzles": {**plain["puzzles"], "puzzle": ZEBRA}})
-    assert alone["puzzles"]["puzzle"] == {**ZEBRA, "questions": 5, "fixed_words": False}, "as outside a mixture"

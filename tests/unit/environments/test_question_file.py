@@ -33,8 +33,8 @@ from stages.environments.tables import assertions, from_table, grader_of, names_
 from stages.grade import GradeConfig, grade
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.tokenizers.chat import ChatTokenizer
+from stages.optional.sft import WarmStartConfig, taught_groups
 from stages.prepare import SPLITS, PrepareConfig, identity_of, prepare
-from stages.warm_start import WarmStartConfig, taught_groups
 from tests.support.taught import taught_texts
 
 ROWS: list[dict[str, Any]] = [
@@ -264,15 +264,15 @@ RECIPE: dict[str, Any] = {
 def test_recipes_ask_only_for_what_questions_from_a_file_can_do(
     section: str, settings: dict[str, Any], message: str
 ) -> None:
-    extra = {"warm_start": {"steps": 1, "puzzles_per_step": 1}}
+    extra = {"warm_start": {"steps": 1, "texts_per_step": 1}}
     recipe = validate(Recipe, {**RECIPE, **extra}, "mine")
     assert Recipe.model_validate(recipe.model_dump(mode="json")) == recipe
     with pytest.raises(BadInputError, match=message):
         validate(Recipe, {**RECIPE, **extra, section: {**extra.get(section, {}), **settings}}, "mine")
 
 
-def test_the_recipe_of_the_readme_is_complete(tmp_path: Path) -> None:
-    _, _, section = (Path(__file__).parents[3] / "README.md").read_text().partition("## Your own questions")
+def test_the_recipe_of_the_page_is_complete(tmp_path: Path) -> None:
+    _, _, section = (Path(__file__).parents[3] / "docs" / "tasks.md").read_text().partition("## Your own questions")
     (tmp_path / "mine.toml").write_text(section.partition("```toml\n")[2].partition("```")[0])
     recipe = load_recipe(str(tmp_path / "mine.toml"))
     assert isinstance(recipe.puzzles.puzzle, QuestionFileConfig)
@@ -317,7 +317,7 @@ def test_a_warm_start_on_answers_fits_a_scratch_model(tmp_path: Path) -> None:
     texts = taught_texts(puzzles, None)
     make_scratch(ScratchModel(), [*puzzles["prompt"], *texts], tmp_path)
     tokenizer = ChatTokenizer(tmp_path)
-    groups = taught_groups(WarmStartConfig(steps=1, puzzles_per_step=4), puzzles, tokenizer)
+    groups = taught_groups(WarmStartConfig(steps=1, texts_per_step=4), puzzles, tokenizer)
     assert [tokenizer.decode(group.branches[0].tokens) for group in groups] == texts
 
 

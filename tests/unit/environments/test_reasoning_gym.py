@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from artifacts.errors import BadInputError
-from artifacts.identity import settings_of
 from flows.cli.app import run_command
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_recipe
@@ -91,7 +90,7 @@ def test_without_the_package_an_error_says_how_to_install_it(monkeypatch: pytest
 @needs_package
 def test_another_release_neither_asks_nor_grades(monkeypatch: pytest.MonkeyPatch) -> None:
     made, chosen = item("chain_sum"), config("chain_sum")
-    assert settings_of(chosen)["release"] == release.installed_release(), "part of the set's identity"
+    assert chosen.model_dump(mode="json")["release"] == release.installed_release(), "part of the set's identity"
     monkeypatch.setattr(release, "_installed", lambda: "9.9.9")
     with pytest.raises(BadInputError, match=r"reasoning-gym 9\.9\.9 is installed; expected reasoning-gym 0\.1\.25"):
         generate_nth(chosen, 0, 0)

@@ -10,13 +10,13 @@ import pytest
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError, DeerstalkerError, IdentityMismatchError
 from artifacts.identity import Identity
-from artifacts.layout import RunLayout
-from artifacts.manifest import MANIFEST_NAME
+from artifacts.layout import MANIFEST_NAME, RunLayout
 from artifacts.reading import Artifact
 from artifacts.refresh import Refreshes
 from artifacts.refs import Checkpoint, Decision, Kind, Puzzles, Ref, Report, Rollouts
 from artifacts.store.store import Store
 from flows import ahead
+from flows.checks.overlap import Role, check_overlap
 from flows.config.recipes import load_profile, load_recipe
 from flows.inputs.judges import Judges
 from flows.iteration import Position
@@ -26,7 +26,7 @@ from flows.report.metrics import values_of
 from flows.report.shown_run import ShownRun
 from flows.report.terminal.live import LiveView
 from flows.report.trackers import NO_TRACKER
-from flows.session import Role, Session, Stages
+from flows.session.session import Session
 from stages.context import StageContext
 from stages.promote import weights_after
 from stages.statistics.records import DECISION_FILE, MeasuredCheckpoint, PromotionDecision
@@ -45,8 +45,8 @@ SAMPLED_FROM = {1: 0, 2: 0, 3: 1, 4: 2, 5: 2, 6: 2, 7: 5}
 def session(store: Store, folder: Path, *profile: str, **changes: str) -> Session:
     ctx = StageContext(store, folder, load_profile("cpu", profile), lambda *_: None, LOG)
     recipe = load_recipe("quickstart", [f"{name}={value}" for name, value in {"iterate_ahead": "1", **changes}.items()])
-    stages = Stages(ctx, LiveView(), GpuPermit(None, "run", LOG))
-    return Session(recipe, LAYOUT, stages, Refreshes(), ShownRun(LAYOUT, store, NO_TRACKER, LOG))
+    permit, shown = GpuPermit(None, "run", LOG), ShownRun(LAYOUT, store, NO_TRACKER, LOG)
+    return Session(ctx, LiveView(), permit, recipe=recipe, layout=LAYOUT, refresh=Refreshes(), shown=shown)
 
 
 def publish(store: Store, n: int, part: str, kind: type[Kind], content: object, **inputs: Ref[Any]) -> Ref[Any]:
@@ -83,7 +83,7 @@ class Trained:
         )
         decision = PromotionDecision(
             promoted=n not in BACK_TO, rolled_back=n in BACK_TO, reason="", degraded=0,
-            standing=best, best=best, candidate=newest,
+            standing=best, best=best, first=best, candidate=newest, candidates=n + 1,
         )  # fmt: skip
         return publish(self.store, n, "decision", Decision, decision.as_json())
 
@@ -103,6 +103,15 @@ class Trained:
         return Position(weights_after(decision, newest, run.ctx), decision, start.judges)
 
 
+def overlapped(
+    trained: Trained, run: Session, puzzles: Ref[Puzzles], start: Position, n: int, last: int, role: Role = "both"
+) -> Position:
+    """Runs an iteration as the loop of a run does, with `trained` in place of its stages."""
+    with ahead.sampling_ahead(run, puzzles, start, n, last, role) as sampled:
+        after = trained.iteration(sampled, puzzles, start, n)
+    return replace(after, sampling_checkpoint=ahead.sampling_checkpoint_after(run, start, after, n))
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store.open(str(tmp_path / "store"))
@@ -116,7 +125,7 @@ def test_each_iteration_is_sampled_from_weights_at_most_one_iteration_behind(sto
             policies[n] = position.policy
             if n not in {after + 1 for after in BACK_TO}:  # as the sampler, who cannot know what a decision will be
                 sampled(run, n, policies[n])
-            position = ahead.overlapped_iteration(trained.iteration, run, PUZZLES, position, n, LAST, "trainer")
+            position = overlapped(trained, run, PUZZLES, position, n, LAST, "trainer")
         assert {n: policy.key for n, policy in policies.items()} == {
             n: LAYOUT.iteration(source, "checkpoint") for n, source in SAMPLED_FROM.items()
         }
@@ -127,7 +136,7 @@ def test_a_sampler_that_reads_the_store_asks_for_the_same_rollouts(store: Store,
     position = trained.first
     for n in range(1, LAST + 1):
         sampled(run, n, position.policy)
-        position = ahead.overlapped_iteration(trained.iteration, run, PUZZLES, position, n, LAST, "trainer")
+        position = overlapped(trained, run, PUZZLES, position, n, LAST, "trainer")
     made = {n: Artifact.at(store, LAYOUT.iteration(n, "rollouts")).manifest.attempt for n in range(1, LAST + 1)}
     ahead.sample_all(run, PUZZLES, trained.first, LAST)  # it finds all of them, and so needs no engine
     assert made == {n: Artifact.at(store, LAYOUT.iteration(n, "rollouts")).manifest.attempt for n in range(1, LAST + 1)}
@@ -138,13 +147,13 @@ def test_what_was_sampled_ahead_of_a_rollback_is_replaced_and_its_files_stay(sto
     position = trained.first
     for n in range(1, 5):
         sampled(run, n, position.policy)
-        position = ahead.overlapped_iteration(trained.iteration, run, PUZZLES, position, n, LAST, "trainer")
+        position = overlapped(trained, run, PUZZLES, position, n, LAST, "trainer")
     early = sampled(run, 5, trained.weights[3])  # while iteration 4 was trained
     files = set(store.list(early.key)) - {f"{early.key}/{MANIFEST_NAME}"}
-    assert position.older is None
+    assert position.sampling_checkpoint is None
     with pytest.raises(IdentityMismatchError, match="other settings or inputs"):
         sampled(run, 5, position.policy)
-    ahead.overlapped_iteration(trained.iteration, run, PUZZLES, position, 5, LAST, "trainer")
+    overlapped(trained, run, PUZZLES, position, 5, LAST, "trainer")
     rollouts = Artifact.at(store, LAYOUT.iteration(5, "rollouts"), Rollouts)
     assert rollouts.manifest.inputs["weights"]["digest"] == trained.weights[2].digest
     assert files < set(store.list(early.key))
@@ -155,25 +164,17 @@ def test_the_lag_of_rollouts_is_shown(store: Store, tmp_path: Path) -> None:
     position, lags = trained.first, list[Any]()
     for n in range(1, LAST + 1):
         sampled(run, n, position.policy)
-        position = ahead.overlapped_iteration(trained.iteration, run, PUZZLES, position, n, LAST, "trainer")
+        position = overlapped(trained, run, PUZZLES, position, n, LAST, "trainer")
         parts = {"sample": "rollouts", "finetune": "checkpoint"}
         manifests = {stage: Artifact.at(store, LAYOUT.iteration(n, part)).manifest for stage, part in parts.items()}
         lags.append(values_of(IterationRecord(n, manifests))["iterations_behind"])
     assert lags == [0.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0]
 
 
-def test_without_the_setting_only_the_newest_weights_sample(store: Store, tmp_path: Path) -> None:
-    trained, run = Trained(store), session(store, tmp_path, iterate_ahead="0")
-    position = trained.first
-    for n in range(1, 4):
-        position = ahead.overlapped_iteration(trained.iteration, run, PUZZLES, position, n, LAST)
-        assert position.policy == trained.weights[n]
-
-
 def test_waiting_for_the_other_half_ends(store: Store, tmp_path: Path) -> None:
     trained, run = Trained(store), session(store, tmp_path, "stage_timeout_s=0.6")
     with pytest.raises(DeerstalkerError, match=r"iteration 1: no rollouts after . s of waiting for the sampler"):
-        ahead.overlapped_iteration(trained.iteration, run, PUZZLES, trained.first, 1, LAST, "trainer")
+        overlapped(trained, run, PUZZLES, trained.first, 1, LAST, "trainer")
 
 
 @pytest.mark.parametrize(
@@ -189,9 +190,10 @@ def test_what_cannot_overlap_is_refused(
 ) -> None:
     run = session(store, tmp_path, *profile, **changes)
     with pytest.raises(BadInputError, match=message):
-        ahead.check_overlap(run, role)
+        check_overlap(run.recipe, run.ctx.profile, role)
 
 
 @pytest.mark.parametrize("role", ["sampler", "trainer", "both"])
 def test_what_can_overlap_is_not_refused(store: Store, tmp_path: Path, role: Role) -> None:
-    ahead.check_overlap(session(store, tmp_path, "gpu_slot=gpu"), role)
+    run = session(store, tmp_path, "gpu_slot=gpu")
+    check_overlap(run.recipe, run.ctx.profile, role)

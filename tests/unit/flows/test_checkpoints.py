@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import BadInputError
-from artifacts.layout import RunLayout
+from artifacts.layout import WARM_START, RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Ref
 from artifacts.store.store import Store
@@ -27,7 +27,7 @@ def test_iterations_and_keys(made: tuple[Store, RunLayout]) -> None:
     third = Artifact.at(store, layout.iteration(3, "checkpoint")).ref
     assert find_checkpoint("made@3", store) == third
     assert find_checkpoint("runs/made/iterations/0003/checkpoint", store) == third
-    assert find_checkpoint("made@0", store) == Artifact.at(store, layout.warm_start("checkpoint")).ref
+    assert find_checkpoint("made@0", store) == Artifact.at(store, layout.sft(WARM_START, "checkpoint")).ref
 
 
 def test_a_name_that_is_published_wins_over_a_folder_of_that_name(
@@ -98,7 +98,7 @@ def test_a_run_keeps_the_checkpoint_that_its_name_meant_when_it_began(made: tupl
     begun = with_fixed_names(named, store, None)
     assert begun == StoredModel(name=promoted.key)
     assert with_fixed_names(named, store, {"source": "checkpoint", "name": first}) == StoredModel(name=first)
-    for other in ("made", "runs/other/iterations/0001/checkpoint"):  # frozen by an older release, or of another recipe
+    for other in ("made", "runs/other/iterations/0001/checkpoint"):  # frozen by hand, or of another recipe
         assert with_fixed_names(named, store, {"source": "checkpoint", "name": other}) == named
     for name in ("made@1", first):
         assert with_fixed_names(StoredModel(name=name), store, None).name == name

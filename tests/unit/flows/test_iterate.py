@@ -16,8 +16,8 @@ from flows.iterate import iterations_done
 LAYOUT = RunLayout("again")
 
 
-def decide(store: Store, n: int, renewals: Refreshes = Refreshes()) -> None:  # noqa: B008 (immutable)
-    address = ArtifactAddress(store, LAYOUT.iteration(n, "decision"), Decision, renewals.at(n))
+def decide(store: Store, n: int, refreshes: Refreshes = Refreshes()) -> None:  # noqa: B008 (immutable)
+    address = ArtifactAddress(store, LAYOUT.iteration(n, "decision"), Decision, refreshes.at(n))
     identity = Identity.of("promote", 1, {})
     if address.find(identity) is None:
         address.attempt(identity).publish()
@@ -29,9 +29,9 @@ def test_a_retry_ends_where_its_first_attempt_would_have(redone: int) -> None:
     for n in range(6):
         decide(store, n)
     asked_at = datetime.now(UTC)
-    renewals = Refreshes((RefreshRequest(("promote",), asked_at),))
+    refreshes = Refreshes((RefreshRequest(("promote",), asked_at),))
     for n in range(redone):  # the seventh is new
-        decide(store, n, renewals)
+        decide(store, n, refreshes)
     assert iterations_done(store, LAYOUT, asked_at) == 5
     assert iterations_done(store, LAYOUT, datetime.now(UTC)) == max(5, redone - 1)  # what another request finds
 

@@ -5,8 +5,8 @@ import pytest
 from artifacts.errors import BadInputError
 from artifacts.layout import RunLayout
 from artifacts.store.store import Store
+from flows.checks.named import check_named
 from flows.config.recipes import load_recipe
-from flows.inputs.named import check_named
 from tests.support.installed import TINY
 
 VALUE = ["grade.advantage={baseline = 'none', scale = 'none'}"]

@@ -8,13 +8,12 @@ import pytest
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError
 from artifacts.identity import Identity
-from artifacts.layout import RunLayout
-from artifacts.manifest import MANIFEST_NAME
+from artifacts.layout import MANIFEST_NAME, RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Decision, Kind, Ref, Report, TrainingState
 from artifacts.store.store import Store
 from artifacts.verification import verify
-from flows.removal import OldStates
+from flows.upkeep.removal import OldStates
 from stages.statistics.records import DECISION_FILE, MeasuredCheckpoint, PromotionDecision
 
 LAYOUT = RunLayout("r")
@@ -42,7 +41,8 @@ def run(store: Store, best: dict[int, int], standing: dict[int, int], *, carry_s
             publish(store, n, "critic_state", TrainingState, [n])
         decision = PromotionDecision(
             promoted=True, rolled_back=False, reason="", degraded=0,
-            standing=measured(standing[n]), best=measured(best_then), candidate=measured(n),
+            standing=measured(standing[n]), best=measured(best_then), first=measured(0),
+            candidate=measured(n), candidates=n + 1,
         )  # fmt: skip
         publish(store, n, "decision", Decision, decision.as_json())
 

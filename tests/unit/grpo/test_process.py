@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from artifacts.identity import settings_of
-from stages.grade import GradeConfig, effective_settings
 from stages.grpo.advantages import AdvantageConfig, batch_advantages
 from stages.grpo.process import StepRewards, step_advantages, token_advantages
-from stages.grpo.rewards import RewardConfig
 
 GROUP = [np.array([1.0, -1.0]), np.array([1.0])]
 """One completion with a true and a false step, and one with a true step: mean 1/3, population variance 8/9."""
@@ -102,18 +99,6 @@ def test_steps_after_the_first_false_statement_can_be_ignored() -> None:
 def test_rewards_without_a_baseline_are_not_divided_by_their_deviation() -> None:
     with pytest.raises(ValidationError, match="set scale to none"):
         AdvantageConfig(baseline="none")
-
-
-def test_settings_of_steps_do_not_change_what_the_outcome_level_makes() -> None:
-    reward, advantage = RewardConfig(step_rewards=StepRewards(proved=0.5)), AdvantageConfig(step_discount=0.0)
-    assert effective_settings(GradeConfig(reward=reward, advantage=advantage)) == settings_of(GradeConfig())
-
-
-def test_grades_made_before_there_were_steps_are_found_again() -> None:
-    before, process = settings_of(GradeConfig()), settings_of(GradeConfig(advantage=AdvantageConfig(level="process")))
-    assert not {"level", "step_baseline", "step_discount"} & before["advantage"].keys()
-    assert "step_rewards" not in before["reward"]
-    assert process["advantage"]["level"] == "process"
 
 
 def test_without_a_baseline_equal_rewards_are_reinforced() -> None:

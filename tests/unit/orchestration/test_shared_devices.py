@@ -23,10 +23,12 @@ _OTHER = """
 import sys, time
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from tests.support import memory_store
 from artifacts.store.store import Store
 from flows.orchestration.shared_devices import say_who_computes_here
 from stages.context import Profile
 from stages.processes.scratch import Scratch
+memory_store.register()
 store = Store.open("memory://devices")
 profile = Profile(gpu_slot=sys.argv[2] if len(sys.argv) > 2 else None)
 say_who_computes_here(Scratch().path, sys.argv[1], store, profile, lambda line: print(line, flush=True))

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import BadInputError
+from flows.checks.devices import refuse_large_cache, refuse_missing_devices
 from flows.cli.app import run_command
 from flows.doctor.checks import engine_check
 from flows.doctor.hardware import load_hardware
 from flows.opening import fitting_profile
-from flows.plan.devices import refuse_large_cache, refuse_missing_devices
 from stages.hardware.compute_type import CudaDevice
 from stages.hardware.cuda import CudaFacts, cuda_facts, missing_compilers
 from tests.support.doctor import H100, MACHINE, SOFTWARE, says
@@ -134,7 +134,7 @@ def test_commands_flows_and_doctor_refuse_the_same_cache(tmp_path: Path, capsys:
         fitting_profile("cpu", [change])
     fitting_profile("cpu", [change], samples=False)
     says(
-        engine_check(SOFTWARE, MACHINE, load_hardware("cpu", [change])), "problem", "kv_cache_gib 50000, with 20.0 GiB"
+        engine_check(SOFTWARE, MACHINE, load_hardware("cpu", [change])), "problem", "kv_cache_gib: 50000, with 20.0 GiB"
     )
 
 
@@ -189,7 +189,7 @@ def test_a_deployment_refuses_it_on_the_machine_that_executes_it() -> None:
 
 def test_the_refusal_imports_no_slow_package() -> None:
     slow = "{'torch', 'vllm', 'prefect', 'polars'}"
-    imports = "import sys, flows.cli.console.profiles, flows.plan.devices as p"
+    imports = "import sys, flows.cli.console.profiles, flows.checks.devices as p"
     program = f"{imports}; p.cuda_facts(); print(sorted({slow} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

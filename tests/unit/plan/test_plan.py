@@ -8,14 +8,14 @@ import pytest
 from matplotlib.image import imread
 
 from artifacts.errors import BadInputError
+from flows.checks.fitting import refuse_undivided, refuse_unfit
 from flows.config.model_size import model_size
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_profile, load_recipe
 from flows.doctor.scaling_plot import scaling_plot
-from flows.plan.cluster import GPUS, Cluster, cluster
+from flows.plan.cluster import GPUS, MIB, Cluster, cluster, gpu_of
 from flows.plan.page import document, lines, profile_text, verdict
 from flows.plan.plan import GIB, make_plan, memory_of
-from flows.plan.refusal import refuse_undivided, refuse_unfit
 from flows.plan.time import most_rows
 from flows.plan.workload import work_of
 from stages.hardware.compute_type import CudaDevice
@@ -31,6 +31,13 @@ def test_gpus_are_named_by_size_or_name() -> None:
     for wrong in ("8", "0x80", "8x81", "x80", "8xTPU"):
         with pytest.raises(BadInputError, match="8x80"):
             cluster(wrong)
+
+
+def test_gpus_are_known_by_the_names_of_their_driver() -> None:
+    kinds = ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB", "NVIDIA A40")
+    named = [gpu_of(name, size * 1000 * MIB) for name, size in zip(kinds, (81, 40, 81, 46), strict=True)]
+    assert [gpu and gpu.name for gpu in named] == ["H100", "A100", "A100-80", "A40"]
+    assert gpu_of("NVIDIA A4000", 16 * GIB) is None
 
 
 def test_work_by_hand() -> None:
@@ -264,23 +271,23 @@ def test_the_document() -> None:
 def test_a_run_with_stages_costs_the_sum_of_its_stages() -> None:
     recipe, profile, one = load_recipe("deepscaler"), load_profile("cuda"), cluster("8x80")
     made = make_plan(recipe, profile, one)
-    assert [(stage.name, stage.iterations) for stage in made.stages] == [("8K", 1040), ("16K", 480), ("24K", 230)]
+    assert [(phase.name, phase.iterations) for phase in made.phases] == [("8K", 1040), ("16K", 480), ("24K", 230)]
     apart = [make_plan(part, profile, one).given for part in recipe.parts]
     seconds = [layout.times.iteration for layout in apart]
-    assert [times.iteration for times in made.given.of_stages] == seconds == sorted(seconds)
+    assert [times.iteration for times in made.given.of_phases] == seconds == sorted(seconds)
     assert made.given.run == pytest.approx(sum(n * s for n, s in zip((1040, 480, 230), seconds, strict=True)))
-    assert (made.given.times, made.work) == (made.given.of_stages[-1], made.stages[-1].work)
+    assert (made.given.times, made.work) == (made.given.of_phases[-1], made.phases[-1].work)
     assert any("'8K' 1040 of " in line for line in lines(made))
     printed = document(made, 2.0)
     check_documented("plan", printed)
     assert printed["given"]["dollars"]["run"] == pytest.approx(8 * made.given.run / 3600 * 2.0)
     plateau = make_plan(load_recipe("difficulty_aware"), profile, one)
-    assert [stage.iterations for stage in plateau.stages] == [1200, 1200], "nothing else is known of a plateau"
+    assert [phase.iterations for phase in plateau.phases] == [1200, 1200], "nothing else is known of a plateau"
 
 
-def test_memory_is_that_of_the_longest_stage() -> None:
-    stages = "stages=[{name='short', iterations=2}, {name='long', sample={sampling={max_tokens=200}}}]"
-    recipe = load_recipe("quickstart", [stages])
+def test_memory_is_that_of_the_longest_phase() -> None:
+    phases = "phases=[{name='short', iterations=2}, {name='long', sample={sampling={max_tokens=200}}}]"
+    recipe = load_recipe("quickstart", [phases])
     size = model_size(recipe.model)
     assert size.shape is not None
     unlimited = replace(size, shape=replace(size.shape, positions=None))

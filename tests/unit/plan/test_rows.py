@@ -14,6 +14,7 @@ from artifacts.layout import RunLayout
 from artifacts.refs import Checkpoint, Puzzles, Ref, Report, Rollouts
 from artifacts.schemas import PUZZLES
 from artifacts.store.store import Store
+from flows.checks.rows import check_rows
 from flows.compare.candidates import candidates
 from flows.config.model_size import model_size
 from flows.config.recipe import Recipe
@@ -23,8 +24,10 @@ from flows.opening import RunRequest, opened
 from flows.plan.cluster import cluster
 from flows.plan.page import profile_text
 from flows.plan.plan import make_plan, memory_of
-from flows.plan.rows import Lengths, bounds, check_rows, largest, planned_rows, with_rows
-from flows.session import Session, check_recipe, freeze_recipe, recipe_to_continue
+from flows.plan.rows import bounds, largest, planned_rows, with_rows
+from flows.plan.workload import Lengths
+from flows.session.frozen import check_recipe, freeze_recipe, recipe_to_continue
+from flows.session.session import Session
 from stages.environments.generate import TIERS, generate
 from stages.environments.logic_puzzles.answers import write_answer
 from stages.environments.tables import to_table
@@ -120,13 +123,13 @@ def test_a_run_with_the_written_profile_has_the_rows_of_the_plan(tmp_path: Path)
 
 def test_stages_have_rows_of_their_own() -> None:
     recipe = load_recipe("fastcurl")
-    stages = [stage.model_copy(update={"pack": stage.pack.model_copy(update={"row_tokens": "auto"})})
-              for stage in recipe.stages]  # fmt: skip
-    stages[0] = recipe.stages[0]
+    phases = [phase.model_copy(update={"pack": phase.pack.model_copy(update={"row_tokens": "auto"})})
+              for phase in recipe.phases]  # fmt: skip
+    phases[0] = recipe.phases[0]
     profile = load_profile("cuda", ["trainer.processes=8"])
-    decided = with_rows(recipe.model_copy(update={"stages": stages}), profile, (H100,) * 8)
-    assert decided.stages[0] == recipe.stages[0] and decided.pack == recipe.pack
-    assert all(isinstance(stage.pack.row_tokens, int) for stage in decided.stages)
+    decided = with_rows(recipe.model_copy(update={"phases": phases}), profile, (H100,) * 8)
+    assert decided.phases[0] == recipe.phases[0] and decided.pack == recipe.pack
+    assert all(isinstance(phase.pack.row_tokens, int) for phase in decided.phases)
     assert rows_survive(decided)
 
 
@@ -192,8 +195,8 @@ def test_rows_hold_the_longest_prompt_with_a_completion_at_its_longest(
 def test_a_stage_of_a_run_with_short_rows_is_named() -> None:
     recipe = load_recipe("fastcurl")  # rows of 16,384 for completions of 8,192, then of 24,576 for 16,384
     check_rows(recipe, Lengths(8192))
-    wide = recipe.stages[0].pack.model_copy(update={"row_tokens": 32_768})
-    with pytest.raises(BadInputError, match=r"^stages\.1\.pack\.row_tokens: 24576, too short for .* 16384; .* 24577,"):
+    wide = recipe.phases[0].pack.model_copy(update={"row_tokens": 32_768})
+    with pytest.raises(BadInputError, match=r"^phases\.1\.pack\.row_tokens: 24576, too short for .* 16384; .* 24577,"):
         check_rows(recipe.with_packs(recipe.pack, [wide]), Lengths(8193))
 
 

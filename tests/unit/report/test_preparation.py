@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -116,9 +115,9 @@ def test_every_view_has_a_line_for_each_rated_model_and_one_for_the_value_model(
 ) -> None:
     store, record = prepared
     told = shown(record, store)
-    assert f"rated:    start: {START}\n" in told
-    assert told.count("rated:    ") == 2 and "rated:    run: " in told
-    assert f"critic:   {CRITIC}{EXPLAINED}\n" in told
+    assert f"Pass rates of start: {START}\n" in told
+    assert told.count("Pass rates of ") == 2 and "Pass rates of run: " in told
+    assert f"Value model: {CRITIC}{EXPLAINED}\n" in told
     page = report_files(RunView(record, store))[PAGE].decode()
     assert f"<p>Pass rates of start: {START}</p>" in page and "<p>Pass rates of run: " in page
     assert f"<p>Value model: {CRITIC.replace('<b>', '&lt;b&gt;')}{EXPLAINED}</p>" in page
@@ -135,7 +134,7 @@ def test_every_view_counts_the_overlong_prompts_that_were_dropped(prepared: tupl
     attempt.write_bytes("train.parquet", b"")
     record = replace(record, shorter=Artifact.open(store, attempt.publish(facts)).manifest)
     line = "3 of 255 train puzzles dropped: prompts of 2048 tokens or more"
-    assert f"puzzles:  {line}\n" in shown(record, store)
+    assert f"Puzzles: {line}\n" in shown(record, store)
     assert f"<p>Puzzles: {line}</p>" in report_files(RunView(record, store))[PAGE].decode()
     assert f"Puzzles: {line}." in summary_page(record, store)
     assert summary(record, store)["dropped"] == {"train": 3, "val": 0}
@@ -157,17 +156,7 @@ def test_the_document_has_them_as_the_page_says(prepared: tuple[Store, RunRecord
     assert document["rates"] == newest_rates(record)
     expected = {"run": "<b>other", "first": 3, "last": 6, "steps": 2, "explained_variance": 0.25}
     assert document["pretraining"] == expected
-    check_documented("show", document, unmet=NOT_MADE | {"damaged", "stages", "suites"})
-
-
-def test_rates_of_an_older_version_have_their_number_only(tmp_path: Path) -> None:
-    store = Store.open(str(tmp_path / "store"))
-    layout = make_run(store, iterations=1)
-    publish_levels(store, layout, {})
-    record = read_run(store, layout.run)
-    assert "rated:    start: 4 puzzles\n" in shown(record, store)
-    assert "Pass rates of `start`: 4 puzzles." in summary_page(record, store)
-    assert summary(record, store)["rates"] == {"start": {"puzzles": 4, "accuracy": None, "exact": None}}
+    check_documented("show", document, unmet=NOT_MADE | {"damaged", "phases", "suites"})
 
 
 def test_the_seconds_of_fold_are_in_the_tables_the_plot_and_the_trackers(prepared: tuple[Store, RunRecord]) -> None:
@@ -221,7 +210,7 @@ def test_a_run_without_these_stages_reads_as_before(made: tuple[Store, RunLayout
     record = read_run(store, layout.run)
     figures = [iteration_figures(item) for item in record.iterations]
     told, page = shown(record, store), report_files(RunView(record, store))[PAGE].decode()
-    assert not any(words in told for words in ("rated:", "critic:"))
+    assert not any(words in told for words in ("Pass rates", "Value model"))
     assert not any(words in page for words in ("Pass rates", "Value model", "eligible"))
     assert not any(words in summary_page(record, store) for words in ("Pass rates", "Value model"))
     assert "fold" not in seconds_rows(figures)[0] and "eligible" not in iteration_rows(figures)[0]

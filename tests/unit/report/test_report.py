@@ -132,9 +132,8 @@ def test_the_headlines_read_each_result_table_once(
     monkeypatch.setattr(Artifact, "read_table", counted)
     report_files(RunView(read_run(store, layout.run), store))
     results = [f"{layout.evaluation(when)}/results.parquet" for when in ("before", "after")]
-    # For the figures of a study, the headlines, the puzzle shown before and after, and strategies, whose figures
-    # are not in the manifests of reports as old as these.
-    assert Counter(key for key in tables if key in results) == dict.fromkeys(results, 4)
+    # For the figures of a study, the headlines, and the puzzle shown before and after.
+    assert Counter(key for key in tables if key in results) == dict.fromkeys(results, 3)
 
 
 def test_a_run_that_has_only_begun_has_a_report(made: tuple[Store, RunLayout]) -> None:

@@ -15,8 +15,7 @@ from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.schemas import PUZZLES, RESULTS
 from artifacts.store.store import Store
-from flows.lookup.divergence import Divergence
-from flows.lookup.history import read_run, with_divergences
+from flows.lookup.history import read_run, with_alarms
 from flows.report.figures import iteration_figures, page_columns
 from flows.report.html.run_report import PAGE as REPORT
 from flows.report.html.run_report import report_files
@@ -33,8 +32,9 @@ from stages.answering.measured import Accuracy, BenchmarkedModel, measured
 from stages.environments import environment
 from stages.environments.soundness import mean_statements, refuted_statements
 from stages.environments.tables import puzzles_by_id
+from stages.promotion.reward_alarm import AlarmWindow
 from stages.statistics.estimates import Interval, estimate
-from tests.support.diverging_run import make_diverging_run
+from tests.support.alarm_run import make_alarm_run
 from tests.support.json_page import check_documented
 from tests.support.made_run import make_run
 from tests.support.published_study import PUBLISHED_MODELS
@@ -55,7 +55,7 @@ def study(derived: tuple[Store, RunLayout]) -> RunStudy:
     scores = np.clip(0.3 * np.array(numbers) ** 0.2 * np.linspace(0.8, 1.2, 16)[:, None], 0.0, 1.0)
     accuracy = [estimate(column.tolist()) for column in scores.T]
     curve = LearningCurve(numbers, accuracy, scores, [None, *([50.0] * 29)], [60.0] * 30)
-    alarm = Divergence(11, 30, rise=0.2, rise_se=5.0, fall=0.1, fall_se=4.5, bar=3.4, certain=True)
+    alarm = AlarmWindow(11, 30, rise=0.2, rise_se=5.0, fall=0.1, fall_se=4.5, bar=3.4, certain=True)
     fitted = curve.power_law()
     return replace(read_run_study(read_run(store, layout.run), store), curve=curve, fit=fitted, alarms=[alarm])
 
@@ -229,11 +229,11 @@ def test_the_alarm_is_in_every_view(made: tuple[Store, RunLayout]) -> None:
     store, layout = made
     plain = read_run(store, layout.run)
     assert plain.recipe["alarm"] == {"window": 20, "standard_errors": 3.0}
-    assert plain.iterations[-1].divergence is None, "the window is not full"
+    assert plain.iterations[-1].alarm is None, "the window is not full"
     assert "alarm" not in [metric.column for metric in page_columns([iteration_figures(i) for i in plain.iterations])]
     store = Store.open("memory://diverging")
-    record = read_run(store, make_diverging_run(store).run)
-    ringing = [item.number for item in record.iterations if item.divergence and item.divergence.certain]
+    record = read_run(store, make_alarm_run(store).run)
+    ringing = [item.number for item in record.iterations if item.alarm and item.alarm.certain]
     assert ringing == [4]
     page = report_files(RunView(record, store))[REPORT].decode()
     assert "Alarm: reward rises while held-out accuracy falls: over iterations" in page
@@ -241,8 +241,8 @@ def test_the_alarm_is_in_every_view(made: tuple[Store, RunLayout]) -> None:
     told = [item["reward_alarm"] for item in summary(record, store)["iterations"]]
     assert told == [None, None, None, None, 1.0]
     assert iteration_metrics(record.iterations[-1])["reward_alarm"] == 1.0
-    off = with_divergences(record.iterations, {**record.recipe, "alarm": None})
-    assert all(item.divergence is None for item in off), "switched off"
+    off = with_alarms(record.iterations, {**record.recipe, "alarm": None})
+    assert all(item.alarm is None for item in off), "switched off"
 
 
 def test_the_document_is_described(study: RunStudy) -> None:
@@ -252,7 +252,7 @@ def test_the_document_is_described(study: RunStudy) -> None:
 
 def test_the_alarm_is_said_while_it_lasts() -> None:
     store = Store.open("memory://alarm")
-    layout = make_diverging_run(store)
+    layout = make_alarm_run(store)
     shown = ShownRun(layout, store, NO_TRACKER, logging.getLogger("study"))
     said = [shown.iteration_finished(n, executed=False) for n in range(5)]
     assert said[:4] == [None] * 4

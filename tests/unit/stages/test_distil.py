@@ -26,7 +26,7 @@ from stages.environments.tables import to_table
 from stages.models.from_scratch import ScratchModel
 from stages.models.source import materialise
 from stages.models.tokenizers.chat import ChatTokenizer
-from stages.optional.distil import REVISION, distil
+from stages.optional.distil import distil
 from stages.optional.sft import SftConfig, learning_rate_of, sft, text_groups
 from stages.texts.selection import DistilConfig, Room, TeacherText, select
 
@@ -184,20 +184,6 @@ def test_texts_stand_in_lineage_and_are_found_again(ctx: StageContext, puzzles: 
         selected(ctx, DistilConfig(), rollouts, own, model, row_tokens=9999)
 
 
-def test_texts_that_an_earlier_version_selected_are_found(ctx: StageContext, puzzles: list[Puzzle]) -> None:
-    """It knew no student and no rows, and `recipe_to_continue` gives its recipes `refuse`."""
-    own, model = a_set(ctx, puzzles), a_model(ctx, puzzles)
-    rollouts = rollouts_of(ctx, [(puzzles[0], [(write_answer(puzzles[0]), "stop")])], model)
-    settings = {
-        "keep": "exact", "grader": "strict", "well_formed": False, "max_tokens": None, "deduplicate": True,
-        "per_puzzle": None, "corruption": None, "seed": 0,
-    }  # fmt: skip
-    identity = Identity.of("distil", REVISION, settings, teacher=rollouts, puzzles=own)
-    earlier = ArtifactAddress(ctx.store, "texts", Texts).attempt(identity).publish()
-    texts = selected(ctx, DistilConfig(untrainable="refuse"), rollouts, own, model)
-    assert (texts, texts.reused) == (earlier, True)
-
-
 def test_only_texts_that_the_student_can_learn_are_kept(ctx: StageContext, puzzles: list[Puzzle]) -> None:
     """With its prompt, the short text of each puzzle fills a row to the last token; one token more is too long."""
     own, model = a_set(ctx, puzzles), a_model(ctx, puzzles)
@@ -268,11 +254,11 @@ def test_a_corruption_that_makes_a_text_too_long_is_counted(ctx: StageContext, p
 def test_nothing_left_is_said_in_one_line(ctx: StageContext, puzzles: list[Puzzle]) -> None:
     own, model = a_set(ctx, puzzles), a_model(ctx, puzzles)
     given = [(puzzles[0], [("A. nobody", "stop"), ("A.", "length"), ("  ", "stop")])]
-    key = "runs/r/distillation/0001/texts"
+    key = "runs/r/sft/0001/texts"
     with pytest.raises(BadInputError) as error:
         selected(ctx, DistilConfig(), rollouts_of(ctx, given, model), own, model, key=key)
     said = (
-        "distil runs/r/distillation/0001/texts: none of {} texts is left: {}; expected at "
+        "distil runs/r/sft/0001/texts: none of {} texts is left: {}; expected at "
         "least one text; the recipe of a run that has begun is fixed: start a run of another name, with another "
         "teacher or more samples{}"
     )

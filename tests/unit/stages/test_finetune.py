@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError
-from artifacts.identity import Identity, settings_of, sha256_json
+from artifacts.identity import Identity, sha256_json
 from artifacts.manifest import StoredFile, content_digest
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Ref, TrainingState
@@ -28,10 +28,8 @@ from stages.finetune import FinetuneConfig, finetune
 from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.tensors import WEIGHTS
 from stages.training.epochs import epoch_steps
-from stages.training.job import LossConfig
 from stages.training.launch import Weights, state_beside
 from stages.training.schedules.learning_rates import learning_rate_at, step_rate
-from stages.training.trainable import TrainableConfig
 from stages.training.trainer_batch import TrainerBatch
 from stages.training.worker_group.hardware import TrainHardware
 from tests.support.trees import VOCAB, save_model, tree_batch
@@ -152,15 +150,6 @@ class Run:
             ctx or self.ctx, config, weights, batch or self.batch,
             iteration=n, out=out, state_out=state_out, reference_out=reference_out,
         )  # fmt: skip
-
-    def reused(self, settings: dict[str, Any], config: dict[str, Any]) -> bool:
-        """Whether a checkpoint with these settings in its identity is what finetune makes under a config."""
-        name = f"made-{sha256_json([settings, config])[:8]}"
-        identity = Identity.of("finetune", 1, settings, weights=self.model, batch=self.batch)
-        attempt = ArtifactAddress(self.store, f"{name}/1/checkpoint", Checkpoint).attempt(identity)
-        attempt.write_bytes("config.json", b"{}")
-        made = attempt.publish({"steps": []})
-        return self.step(name, 1, Weights(self.model), **config).checkpoint == made
 
     def steps_of(self, weights: Weights) -> list[dict[str, Any]]:
         return Artifact.open(self.store, weights.checkpoint).manifest.facts["steps"]
@@ -309,21 +298,6 @@ def test_an_average_reference_follows_the_policies(run: Run) -> None:
     assert (idle.reference.key, idle.reference.digest) == ("ema/2/reference", first.reference.digest)
     third = run.step("ema", 3, idle, **settings)
     assert run.steps_of(third)[0]["kl"] > 1e-6
-
-
-def test_what_was_made_before_a_setting_existed_is_found_again(run: Run) -> None:
-    """As the stage wrote it: without epoch order, precision of masters, or limit of skipped steps."""
-    before = {
-        "learning_rate_of": "step", "least_shares": 25, "epochs": 1, "carry_state": True, "reference": "none",
-        "reference_iterations": 10, "reference_decay": 0.99, "learning_rate": 0.01,
-        "loss": settings_of(LossConfig()), "trainable": TrainableConfig().model_dump(mode="json"),
-        "optimizer": {"betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0, "max_grad_norm": 1.0},
-    }  # fmt: skip
-    for order in ({}, {"epoch_order": "same"}):
-        assert run.reused(before, order), "one pass has no order"
-    assert run.reused({**before, "epochs": 2}, {"epochs": 2, "epoch_order": "same"})
-    shuffled = {**before, "epochs": 2, "epoch_order": "shuffled"}
-    assert run.reused(shuffled, {"epochs": 2})
 
 
 def test_later_passes_follow_from_the_batch(run: Run) -> None:

@@ -17,7 +17,7 @@ from flows.inputs.models import fetched_source, hidden_size_of
 from flows.lookup.checkpoints import find_checkpoint
 from flows.orchestration.gpu_permit import gpu_permit
 from flows.report.terminal.live import current_view
-from flows.session import Stages
+from flows.session.calls import Stages
 from stages.context import Profile, StageContext
 from stages.merge import merge
 from stages.models.merging.config import MergeConfig, MergedModel

@@ -16,7 +16,7 @@ from artifacts.address import ArtifactAddress
 from artifacts.documents.self_checksum import sealed_json
 from artifacts.errors import IntegrityError
 from artifacts.identity import Identity
-from artifacts.manifest import MANIFEST_NAME
+from artifacts.layout import MANIFEST_NAME
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Decision, Ref, Report
 from artifacts.schemas import RESULTS
@@ -210,27 +210,11 @@ def test_without_a_rule_nothing_is_rolled_back(tmp_path: Path) -> None:
     assert not any("curve" in verdict for verdict in verdicts), "nobody would read it"
 
 
-def test_a_decision_from_before_curves_were_kept_is_gone_on_from(tmp_path: Path) -> None:
-    """Its own candidate is all of the curve that it holds; the highest score may be older."""
-    rule = RollbackConfig(drop_se=0.0, patience=1)
-    store, verdicts, _ = _decided(tmp_path, PromoteConfig(rollback=rule), (4, 3))
-    made_then = {name: value for name, value in verdicts[1].items() if name not in ("curve", "candidates")}
-    made_then["rolled_back"] = False
-    challenger = MeasuredCheckpoint.model_validate(verdicts[0]["candidate"])
-    verdict = _judged(PromoteConfig(rollback=rule), challenger, made_then, store)
-    assert [item["iteration"] for item in verdict["curve"]] == [1, 2]
-    assert [item["noise"] is None for item in verdict["curve"]] == [True, False]
-    assert verdict["candidates"] == 3
-    assert "the best of 2" in verdict["reason"]
-    after_rollback = _judged(PromoteConfig(rollback=rule), challenger, {**made_then, "rolled_back": True}, store)
-    assert [item["iteration"] for item in after_rollback["curve"]] == [2]
-
-
 def test_a_curve_begins_anew_where_the_puzzles_change(tmp_path: Path) -> None:
     rule = RollbackConfig(drop_se=0.0, patience=1)
     store, verdicts, _ = _decided(tmp_path, PromoteConfig(rollback=rule), (4, 3))
     table = Artifact.at(store, verdicts[1]["candidate"]["report"]["key"]).read_table("results.parquet", RESULTS)
-    attempt = ArtifactAddress(store, "fewer", Report).attempt(Identity("evaluate", 1, {}, {}))
+    attempt = ArtifactAddress(store, "fewer", Report).attempt(Identity.of("evaluate", 1, {}))
     attempt.write_table("results.parquet", table.filter(pl.col("puzzle_id") != table["puzzle_id"][0]), RESULTS)
     candidate = MeasuredCheckpoint.model_validate(verdicts[1]["candidate"])
     fewer = candidate.model_copy(update={"report": attempt.publish({})})

@@ -116,4 +116,3 @@ def test_a_draw_by_rates_has_them_in_its_identity_and_any_other_draw_has_not(
     for config, inputs in ((PLAIN, {"weights", "puzzles"}), (pools, {"weights", "puzzles", "levels"})):
         rollouts = place.sampled(config, levels, key=config.order.by)
         assert Artifact.open(place.ctx.store, rollouts).manifest.inputs.keys() == inputs
-    assert "since" not in Artifact.open(place.ctx.store, rollouts).manifest.identity.config

@@ -1,4 +1,4 @@
-"""The JSON documents of decisions and reports: written as before, read into one model each."""
+"""The JSON documents of decisions and reports: written and read into one model each."""
 
 import json
 from pathlib import Path
@@ -37,24 +37,15 @@ DECISION = {
     "candidates": 4,
     "curve": [{"iteration": 2, "score": 0.4, "noise": None}, {"iteration": 3, "score": 0.5, "noise": 0.001}],
 }
-"""A decision as every version since the rule of rollback has stored it, with its keys in that order."""
+"""A decision as it is stored, with its keys in that order."""
 
 
-@pytest.mark.parametrize("absent", [[], ["curve"], ["gain", "gain_over_standing", "curve"], ["curve", "candidates"]])
+@pytest.mark.parametrize("absent", [[], ["curve"], ["gain", "gain_over_standing", "curve"], ["gain", "curve"]])
 def test_a_decision_is_written_as_it_was_read(absent: list[str]) -> None:
     content = {name: value for name, value in DECISION.items() if name not in absent}
     decision = PromotionDecision.of(content, "decision")
     assert json.dumps(decision.as_json()) == json.dumps(content)
     assert decision.standing.checkpoint == Ref(**CHECKPOINT)
-
-
-def test_a_decision_from_before_rollbacks_is_read() -> None:
-    """It has neither a first candidate nor counts, and its intervals have a standard error."""
-    names = ("promoted", "reason", "standing", "best", "candidate")
-    content = {**{name: DECISION[name] for name in names}, "gain": {**INTERVAL, "standard_error": 0.1}}
-    decision = PromotionDecision.of(content, "decision")
-    assert (decision.rolled_back, decision.degraded, decision.first) == (False, 0, None)
-    assert decision.best.score == 0.5
 
 
 @pytest.mark.parametrize(
@@ -67,7 +58,7 @@ def test_a_decision_from_before_rollbacks_is_read() -> None:
 )
 def test_a_document_that_is_no_decision_is_refused(tmp_path: Path, content: Any, problem: str) -> None:
     store = Store.open(str(tmp_path))
-    attempt = ArtifactAddress(store, "decision", Decision).attempt(Identity("promote", 3, {}, {}))
+    attempt = ArtifactAddress(store, "decision", Decision).attempt(Identity.of("promote", 3, {}))
     attempt.write_json("decision.json", content)
     with pytest.raises(IntegrityError, match=rf"decision/decision\.json: {problem}: "):
         read_decision(attempt.publish({}), store)

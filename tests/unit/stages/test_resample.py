@@ -10,7 +10,7 @@ from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError, TransientError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
-from artifacts.refs import Puzzles, Rollouts
+from artifacts.refs import Puzzles
 from artifacts.schemas import PUZZLES, ROLLOUTS
 from stages.curriculum.order import stride
 from stages.environments.logic_puzzles.answers import write_answer
@@ -121,15 +121,3 @@ def kept_groups(rollouts: Artifact) -> list[int]:
     (name,) = rollouts.names(".json")
     assert name.startswith(f"{KEPT_GROUPS}-")
     return rollouts.read_json(name)
-
-
-def test_rollouts_of_an_earlier_version_are_trained_on_as_they_say(opened: Opener, puzzles: list[Puzzle]) -> None:
-    place = opened("run", script(puzzles, {0, 1, 2, 3}))
-    source = Artifact.open(place.ctx.store, place.sampled())
-    address = ArtifactAddress(place.ctx.store, "earlier", Rollouts)
-    attempt = address.attempt(Identity.of("sample", 1, {"iteration": 1}))
-    for name in source.names(".parquet"):
-        attempt.write_bytes(name, source.read_bytes(name))
-    attempt.write_json("kept_groups.json", [1, 3])
-    _, facts = place.trained(attempt.publish(weights=place.weights, puzzles=place.puzzles))
-    assert facts["groups"] == 2

@@ -1,6 +1,5 @@
 """Completions in turns, from a server that speaks the solver's transcripts to the packed batch."""
 
-import json
 import logging
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
@@ -30,10 +29,10 @@ from stages.grade import GradeConfig, grade
 from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.models.tokenizers.phrase_tokenizer import build_tokenizer
+from stages.optional.sft import WarmStartConfig, taught_groups
 from stages.pack import pack
 from stages.sample import SampleConfig
 from stages.sampling.config import EarlyStopConfig, EngineHardware, SamplingConfig
-from stages.warm_start import WarmStartConfig, taught_groups
 from tests.support.speaker import Place, served
 from tests.support.transcripts import TranscriptSpeaker, transcript_model, two_calls
 
@@ -190,11 +189,10 @@ def again(opened: Opener) -> list[dict[str, Any]]:
     return requests_of(place)
 
 
-def test_without_a_tool_requests_and_rollouts_are_as_they_were(opened: Opener) -> None:
+def test_without_a_tool_rollouts_have_no_marks_of_it(opened: Opener) -> None:
     place = opened()
     rows = rollouts_of(place, with_sampling(tool_calls=0))
     assert BY_TOOL not in rows.columns
-    assert all("tool_calls" not in json.loads(sampling) for sampling in rows["sampling"])
     assert all("stop" not in body and "seed" not in body["sampling_params"] for body in requests_of(place))
     assert rows["text"].str.ends_with(CALL_END).all()
 

@@ -18,8 +18,8 @@ from safetensors.numpy import load
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError, TransientError
 from artifacts.identity import Identity
+from artifacts.layout import MANIFEST_NAME
 from artifacts.lineage import lineage
-from artifacts.manifest import MANIFEST_NAME
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Critic, Grades, Ref, Rollouts, TrainingState, Values
 from artifacts.schemas import (

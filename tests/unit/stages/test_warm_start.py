@@ -1,28 +1,21 @@
 """What the warm start teaches is whole: a text that a row would cut is refused, and the field to change is named.
-Which warm start is found again, and the order of its passes."""
+Also the order of its passes."""
 
 import ast
 import json
-import logging
 import re
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
 
-from artifacts.address import ArtifactAddress
-from artifacts.errors import BadInputError, IdentityMismatchError
-from artifacts.identity import Identity, settings_of, sha256_json
-from artifacts.refs import Checkpoint, Puzzles, Ref
-from artifacts.store.store import Store
-from stages.context import Profile, StageContext
+from artifacts.errors import BadInputError
 from stages.environments.generate import TIERS, generate
 from stages.environments.tables import to_table
 from stages.models.from_scratch import ScratchModel
 from stages.models.source import materialise
 from stages.models.tokenizers.chat import ChatTokenizer
-from stages.warm_start import WarmStartConfig, job_settings_of, taught_groups, warm_start
+from stages.optional.sft import WarmStartConfig, job_settings_of, taught_groups
 from tests.support.taught import taught_texts
 
 SMALL = ScratchModel(hidden=32, layers=1, heads=1, kv_heads=1, head_dim=32, intermediate=32)
@@ -83,54 +76,7 @@ def test_a_tokenizer_that_does_not_write_a_text_back_is_refused(
     assert text in taught_texts(table, "terse")[0]
 
 
-def test_a_style_counts_only_where_derivations_are_taught(tmp_path: Path) -> None:
-    """A warm start on answers is found again under every style, one on derivations only under its own."""
-    store = Store.open(str(tmp_path / "store"))
-    model, puzzles = (Ref[Any](kind.__name__, name, "0" * 64) for kind, name in ((Checkpoint, "m"), (Puzzles, "p")))
-    with StageContext(store, tmp_path / "scratch", Profile(), lambda *_: None, logging.getLogger("test")) as ctx:
-        for text, found in (("answers", True), ("derivations", False)):
-            plain = WarmStartConfig.model_validate({"text": text})
-            slot = ArtifactAddress(store, text, Checkpoint)
-            settings = plain.model_dump(mode="json", exclude={"style", "epoch_order"})
-            settings["optimizer"] = settings_of(plain.optimizer)
-            attempt = slot.attempt(Identity.of("warm_start", 1, settings, weights=model, puzzles=puzzles))
-            attempt.write_bytes("config.json", b"{}")
-            made = attempt.publish()
-            assert warm_start(ctx, plain, model, puzzles, out=slot) == made
-            terse = plain.model_copy(update={"style": "terse"})
-            assert plain.taught == (None if found else "plain")
-            if found:
-                assert warm_start(ctx, terse, model, puzzles, out=slot) == made
-            else:
-                with pytest.raises(IdentityMismatchError, match="style"):
-                    warm_start(ctx, terse, model, puzzles, out=slot)
-
-
 def test_the_seed_decides_the_order_of_later_passes() -> None:
-    schedule = job_settings_of(WarmStartConfig(epochs=3, seed=7))
+    schedule = job_settings_of(WarmStartConfig(epochs=3, seed=7), 64)
     assert (schedule.epochs, schedule.epoch_order, schedule.epoch_seed) == (3, "shuffled", 7)
-    assert job_settings_of(WarmStartConfig(epochs=3, epoch_order="same")).epoch_order == "same"
-
-
-def test_what_was_made_before_a_setting_existed_is_found_again(tmp_path: Path) -> None:
-    """As the stage wrote it: without epoch order, precision of masters, or limit of skipped steps."""
-    before = {
-        "text": "answers", "steps": 16, "puzzles_per_step": 4, "epochs": 1, "learning_rate": 1e-4,
-        "schedule": "constant", "warmup_steps": 0, "row_tokens": 2048, "seed": 0,
-        "optimizer": {"betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0, "max_grad_norm": 1.0},
-    }  # fmt: skip
-    store = Store.open(str(tmp_path / "store"))
-    model, puzzles = (Ref[Any](kind.__name__, name, "0" * 64) for kind, name in ((Checkpoint, "m"), (Puzzles, "p")))
-    same, shuffled = {"epoch_order": "same"}, {"epoch_order": "shuffled"}
-    with StageContext(store, tmp_path / "scratch", Profile(), lambda *_: None, logging.getLogger("test")) as ctx:
-        for settings, config in (
-            (before, {}),
-            (before, same),
-            ({**before, "epochs": 3}, {"epochs": 3, **same}),
-            ({**before, "epochs": 3, **shuffled}, {"epochs": 3}),
-        ):
-            address = ArtifactAddress(store, sha256_json([settings, config])[:8], Checkpoint)
-            attempt = address.attempt(Identity.of("warm_start", 1, settings, weights=model, puzzles=puzzles))
-            attempt.write_bytes("config.json", b"{}")
-            made = attempt.publish()
-            assert warm_start(ctx, WarmStartConfig.model_validate(config), model, puzzles, out=address) == made
+    assert job_settings_of(WarmStartConfig(epochs=3, epoch_order="same"), 64).epoch_order == "same"

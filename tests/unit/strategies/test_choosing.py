@@ -43,15 +43,14 @@ def results_of(
                     "puzzle_id": f"p{number}", "mode": "sampled", "sample": sample, "accuracy": sum(right) / 2,
                     "exact": all(right), "finish_reason": "stop", "completion_tokens": 10, "text": "",
                     "answers": json.dumps(answers), "statements": proved + contradicted, "proved": proved,
-                    "contradicted": contradicted, **({LOGPROB: logprobs[number][sample]} if logprobs else {}),
+                    "contradicted": contradicted, LOGPROB: logprobs[number][sample] if logprobs else 0.0,
                 }
             )  # fmt: skip
     return pl.DataFrame(rows)
 
 
 def samples_of(results: pl.DataFrame) -> pl.DataFrame:
-    score = pl.col(LOGPROB) if LOGPROB in results.columns else pl.lit(0.0)
-    return results.with_columns(score.alias("score"), pl.col("exact").cast(pl.Float64))
+    return results.with_columns(pl.col(LOGPROB).alias("score"), pl.col("exact").cast(pl.Float64))
 
 
 def test_best_of_k_by_hand() -> None:
@@ -173,9 +172,10 @@ def test_figures_of_an_evaluation_by_hand() -> None:
     assert reliability["1"].majority.mean == pytest.approx(0.3125)
 
 
-def test_scores_that_a_report_lacks_are_left_out() -> None:
+def test_without_statements_there_is_no_choice_by_them() -> None:
     figures = sample_figures(results_of([[("hall", "rope"), ("hall", "axe")]] * 3))
-    assert set(figures.strategies) == {"single", "majority", "majority:letters", CEILING}
+    scores = {"best_of", 'best_of:score="mean_logprob"'}
+    assert set(figures.strategies) == {"single", "majority", "majority:letters", CEILING, *scores}
     assert sample_figures(results_of([[("hall", "rope")]])).strategies == {}
 
 

@@ -3,9 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from artifacts.identity import settings_of
 from stages.finetune import FinetuneConfig
-from stages.training.job import LossConfig
 from stages.training.schedules.kl_schedule import KlScheduleConfig, kl_coef_at
 
 
@@ -24,4 +22,3 @@ def test_the_coefficient_falls_by_half_a_cosine_wave(iteration: int, expected: f
 def test_a_schedule_needs_a_coefficient() -> None:
     with pytest.raises(ValidationError, match=r"kl_schedule lowers loss\.kl_coef, but that is 0"):
         FinetuneConfig(kl_schedule=KlScheduleConfig())
-    assert "kl_schedule" not in settings_of(FinetuneConfig(loss=LossConfig()))

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from stages.finetune import FinetuneConfig
 from stages.models.shape import read_shape
 from stages.models.tensors import WEIGHTS
-from stages.optional.sft import SftConfig
+from stages.optional.sft import SftConfig, WarmStartConfig
 from stages.training.job import TrainJob
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.model.movement import SAMPLE, movement_lost, sampled_rows
@@ -116,7 +116,7 @@ def test_only_what_can_move_is_sampled_and_nothing_of_masters_in_bf16(folder: Pa
 def test_lora_has_the_defaults_of_its_literature() -> None:
     """Ten times the rate of full weights, and all linear maps of a layer."""
     lora = {"trainable": {"parameters": "lora"}}
-    for kind, full in ((FinetuneConfig, 1e-6), (LearningRateConfig, 1e-6), (SftConfig, 1e-5)):
+    for kind, full in ((FinetuneConfig, 1e-6), (LearningRateConfig, 1e-6), (SftConfig, 1e-5), (WarmStartConfig, 1e-4)):
         assert kind().learning_rate == full
         if "trainable" in kind.model_fields:
             assert kind.model_validate(lora).learning_rate == pytest.approx(10 * full, rel=1e-12)

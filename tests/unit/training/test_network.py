@@ -84,7 +84,7 @@ def test_a_name_that_leads_a_machine_to_itself_is_refused(pair: list[Host]) -> N
 def test_the_interface_is_the_one_towards_the_first_machine(reachable: tuple[str, str]) -> None:
     address, name = reachable
     shared = Path("shared")
-    for host, interface in (("127.0.0.1:29500", "lo"), ("localhost", "lo"), (address, name), (f"{address}:1", name)):
+    for host, interface in (("127.0.0.1", "lo"), ("localhost", "lo"), (address, name)):
         environment = network_environment(TrainHardware(nodes=2, rendezvous=host, shared_dir=shared))
         assert environment == {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
     alone = network_environment(TrainHardware(rendezvous=address))
@@ -105,11 +105,11 @@ def test_a_host_that_is_of_no_use_is_named(host: str, problem: str) -> None:
 
 
 def test_a_public_address_is_refused_unless_the_profile_says_so() -> None:
-    there = {"nodes": 2, "rendezvous": "8.8.8.8:29500", "shared_dir": Path("shared")}
+    there = {"nodes": 2, "rendezvous": "8.8.8.8", "shared_dir": Path("shared")}
     with pytest.raises(ValidationError, match=r"8\.8\.8\.8 is a public address.*rendezvous_public = true"):
         TrainHardware.model_validate(there)
-    assert TrainHardware.model_validate({**there, "rendezvous_public": True}).rendezvous_host == "8.8.8.8"
-    private = ("10.0.0.1", "172.16.0.1", "192.168.1.1:29500", "100.64.0.1", "trainer-0.internal")
+    assert TrainHardware.model_validate({**there, "rendezvous_public": True}).rendezvous == "8.8.8.8"
+    private = ("10.0.0.1", "172.16.0.1", "192.168.1.1", "100.64.0.1", "trainer-0.internal")
     for host in private:
         TrainHardware.model_validate({**there, "rendezvous": host})
 

@@ -1,7 +1,7 @@
 """Checks of recipes for new runs: combinations of valid settings that cannot teach what they promise."""
 
 from artifacts.errors import BadInputError
-from flows.config.learning import check_learns
+from flows.checks.learning import check_learns
 from flows.config.recipe import Recipe
 from stages.curriculum.levels import SHARES, is_share, rated_name
 from stages.curriculum.order import Pools

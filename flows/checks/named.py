@@ -9,9 +9,8 @@ from artifacts.refs import Answers
 from artifacts.store.store import Store
 from flows.config.distillation import ANSWERS, SOLVER, STUDENT
 from flows.config.recipe import Recipe
-from flows.inputs.critics import check_stored
-from flows.inputs.models import find_fixed
-from flows.lookup.checkpoints import published_checkpoint
+from flows.lookup.checkpoints import find_fixed, published_checkpoint
+from flows.lookup.critics import stored_critic, stored_parts
 from stages.models.source import StoredModel
 from stages.optional.teach import POLICY
 
@@ -33,8 +32,11 @@ def check_named(recipe: Recipe, store: Store) -> None:
                 Artifact.at(store, recipe.distil.teacher.rstrip("/"), Answers)
             else:
                 find_fixed(recipe.distil.teacher, "distil.teacher", store)
-    if recipe.value is not None:
-        check_stored(recipe.value, store)
+    if recipe.value is not None and recipe.value.source != "policy":
+        stored_critic(recipe.value.source, store)
+    if recipe.value is not None and recipe.value.pretrain is not None:
+        for part in ("rollouts", "grades"):
+            stored_parts(recipe.value.pretrain, part, store)
     for model in recipe.rate.models if recipe.rate is not None else ():
         if isinstance(model.source, StoredModel):
             with _named_by(f"rate.models: {model.name}"):

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from stages.promotion.reward_alarm import RewardAlarm, find_divergences
+from stages.promotion.reward_alarm import RewardAlarm, alarm_bar, window_change
 
 ACCURACY_NOISE, REWARD_NOISE = 0.0255, 0.03
 """Standard deviations; that of accuracy is of 64 puzzles x 4 samples whose chances are uniform."""
@@ -16,9 +16,10 @@ def first_alarms(
     """Returns the number of iterations after which each run first raises an alarm, -1 if it never does: [R]."""
     first_R = np.full(len(rewards_RN), -1)
     for count in range(rule.window, rewards_RN.shape[1] + 1):
-        found = find_divergences(rewards_RN[:, :count], accuracies_RN[:, :count], rule)
-        assert found is not None
-        first_R[(first_R < 0) & found.certain] = count
+        bar = alarm_bar(rule, count)
+        _, rise_R = window_change(rewards_RN[:, :count], rule.window)
+        _, gain_R = window_change(accuracies_RN[:, :count], rule.window)
+        first_R[(first_R < 0) & (rise_R > bar) & (-gain_R > bar)] = count
     return first_R
 
 

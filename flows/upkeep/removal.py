@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from artifacts.layout import RunLayout, is_within, state_key
-from artifacts.manifest import MANIFEST_NAME, Manifest, Pruned
-from artifacts.reading import Artifact
+from artifacts.layout import STATE_PARTS, RunLayout, is_within, manifest_key, state_key
+from artifacts.manifest import Manifest, Pruned
+from artifacts.reading import Artifact, is_published
 from artifacts.refs import Decision, TrainingState
 from artifacts.store.store import Store, Unfinished
 from stages.statistics.records import read_decision
@@ -45,7 +45,7 @@ def remove(store: Store, removals: Iterable[Removal], rule: object) -> None:
     for item in removals:
         if item.manifest is not None:
             marked = item.manifest.model_copy(update={"pruned": pruned})
-            store.write_bytes(f"{item.key}/{MANIFEST_NAME}", marked.to_bytes())
+            store.write_bytes(manifest_key(item.key), marked.to_bytes())
         store.delete(item.folder)
 
 
@@ -101,21 +101,18 @@ class OldStates:
         )
         needed = {state_key(measured.checkpoint.key) for measured in (decision.standing, decision.best)}
         earlier = [number for number in self._earlier if number != n]
-        for part in ("training_state", "critic_state"):
+        for part in STATE_PARTS:
             newest = (self._layout.iteration(number, part) for number in (n, *reversed(earlier)))
-            needed |= {next((key for key in newest if self._published(key)), None)}
+            needed |= {next((key for key in newest if is_published(self._store, key)), None)}
         left: list[int] = []
         for number in earlier:
-            keys = {self._layout.iteration(number, part) for part in ("training_state", "critic_state")}
+            keys = {self._layout.iteration(number, part) for part in STATE_PARTS}
             if keys & needed:
                 left.append(number)
             for key in keys - needed:
-                if self._published(key):
+                if is_published(self._store, key):
                     self._remove(key)
         self._earlier = left if self._keep_every and n % self._keep_every == 0 else [*left, n]
-
-    def _published(self, key: str) -> bool:
-        return self._store.exists(f"{key}/{MANIFEST_NAME}")
 
     def _remove(self, key: str) -> None:
         manifest = Artifact.at(self._store, key, TrainingState).manifest

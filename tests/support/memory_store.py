@@ -1,4 +1,4 @@
-"""A store in the memory of this process, for tests."""
+"""Stores in the memory of this process, for tests that need no other."""
 
 import hashlib
 import threading
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from artifacts.store.keys import FileDigest, MissingKeyError, Progress, Stray, Unfinished, too_large
+from artifacts.store.store import BACKENDS
 
 _CHUNK_BYTES = 4 << 20
 _STORES: dict[str, dict[str, bytes]] = {}
@@ -38,10 +39,6 @@ class MemoryBackend:
                 return False
             self._content[key] = bytes(data)
             return True
-
-    def exists(self, key: str) -> bool:
-        with _LOCK:
-            return key in self._content
 
     def size(self, key: str) -> int:
         return len(self._data(key))
@@ -92,3 +89,8 @@ class MemoryBackend:
             if key not in self._content:
                 raise MissingKeyError(f"{key} in {self.url}", "no such key")
             return self._content[key]
+
+
+def register() -> None:
+    """Lets `Store.open("memory://name")` open a store in memory, in this process."""
+    BACKENDS["memory"] = lambda name, prefix, _: MemoryBackend(f"{name}/{prefix}".strip("/"))

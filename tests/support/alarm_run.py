@@ -2,15 +2,14 @@
 
 import json
 
-from artifacts.layout import RunLayout
-from artifacts.manifest import MANIFEST_NAME
+from artifacts.layout import MANIFEST_NAME, RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Grades, Report
 from artifacts.store.store import Store
 from tests.support.made_run import make_run
 
 
-def make_diverging_run(store: Store) -> RunLayout:
+def make_alarm_run(store: Store) -> RunLayout:
     """Publishes a run of four iterations; after the last, the alarm of its recipe is certain."""
     layout = make_run(store, run="diverging", iterations=4)
     recipe = json.loads(store.read_bytes(layout.recipe))

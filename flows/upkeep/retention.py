@@ -7,26 +7,24 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from artifacts.address import SUPERSEDED_NAME
+from artifacts.address import REFRESHED_NAME
 from artifacts.config import Config
 from artifacts.documents.run_files import read_recipe
 from artifacts.errors import BadInputError, IntegrityError
-from artifacts.layout import RunLayout, state_key
+from artifacts.layout import IN_ATTEMPT, RunLayout, artifact_of, state_key, step_of
 from artifacts.lineage import Node, lineage
-from artifacts.manifest import MANIFEST_NAME, Manifest
-from artifacts.reading import Artifact
+from artifacts.manifest import Manifest
+from artifacts.reading import Artifact, is_published
 from artifacts.refresh import Refreshes
 from artifacts.refs import Checkpoint, Ref
 from artifacts.store.store import Store
 from artifacts.verification import Damage, noted
 from flows.lookup.history import read_run, run_names
-from flows.removal import Removal
+from flows.upkeep.removal import Removal
 from stages.promotion.promoted import Promoted
 from stages.statistics.records import read_decision
 
 IterationPart = Literal["training_state", "checkpoint", "reference", "batch", "rollouts", "critic", "critic_state"]
-_IN_ATTEMPT = re.compile(r"(.+?)/((?:attempt|progress)-[0-9a-f]+(?:-[0-9]{8}T[0-9]+)?)/(.+)")
-"""Matches the key of a file of an attempt: artifact, folder of the attempt (named in `artifacts.address`), and file."""
 _AT_ITERATION = re.compile(r"(?P<run>[^\s:@/]+)@(?P<iteration>[0-9]{1,7})")
 """Matches the name RUN@ITERATION of a checkpoint or value model."""
 
@@ -150,7 +148,7 @@ def _always_kept(store: Store, promoted: Promoted) -> list[Ref[Any]]:
         ) from error
     kept: list[Ref[Any]] = [promoted.checkpoint, decision.standing.checkpoint, decision.best.checkpoint]
     states = (state_key(checkpoint.key) for checkpoint in kept)
-    return kept + [Artifact.at(store, key).ref for key in states if key and store.exists(f"{key}/{MANIFEST_NAME}")]
+    return kept + [Artifact.at(store, key).ref for key in states if key and is_published(store, key)]
 
 
 def _of_run(store: Store, run: str, rule: Retention, damaged: list[Damage] | None) -> list[Removal]:
@@ -160,7 +158,7 @@ def _of_run(store: Store, run: str, rule: Retention, damaged: list[Damage] | Non
     layout, damage_before = RunLayout(run), len(damaged or ())
     keys = store.list(layout.root)
     published: dict[str, Manifest] = {}
-    for key in (key.removesuffix(f"/{MANIFEST_NAME}") for key in keys if key.endswith(f"/{MANIFEST_NAME}")):
+    for key in filter(None, map(artifact_of, keys)):
         with noted(damaged, key):
             published[key] = Artifact.at(store, key).manifest
     refreshes = Refreshes()
@@ -171,9 +169,8 @@ def _of_run(store: Store, run: str, rule: Retention, damaged: list[Damage] | Non
     kept_keys = ancestors | _kept_by_rule(layout, published, rule)
     removals = _unpublished_folders(store, layout, keys, published)
     for key, manifest in published.items():
-        removable = _part(layout, key) in rule.parts or (
-            rule.comparisons and key.startswith(f"{layout.root}/comparisons/")
-        )
+        part = layout.part_of(key)
+        removable = (part is not None and part[1] in rule.parts) or (rule.comparisons and layout.is_comparison(key))
         if removable and manifest.pruned is None and manifest.files and key not in kept_keys:
             size = sum(file.size_bytes for file in manifest.files.values())
             removals.append(Removal(key, manifest.kind, size, f"{key}/{manifest.attempt}", manifest))
@@ -181,13 +178,14 @@ def _of_run(store: Store, run: str, rule: Retention, damaged: list[Damage] | Non
 
 
 def _kept_by_rule(layout: RunLayout, published: dict[str, Manifest], rule: Retention) -> set[str]:
-    trained = [_number(layout, key) for key in published if _part(layout, key) == "checkpoint"]
+    parts = {key: part for key in published if (part := layout.part_of(key))}
+    trained = [number for number, part in parts.values() if part == "checkpoint"]
     first_of_last = max(trained, default=0) - rule.keep_last + 1
 
     def stays(number: int) -> bool:
         return number >= first_of_last or bool(rule.keep_every and number % rule.keep_every == 0)
 
-    keys = {key for key in published if _part(layout, key) and stays(_number(layout, key))}
+    keys = {key for key, (number, _) in parts.items() if stays(number)}
     if rule.keep_for == "retrain":
         return keys | {ref["key"] for key in keys for ref in published[key].inputs.values()}
     newest = published.get(layout.iteration(max(trained, default=0), "checkpoint"))
@@ -205,16 +203,16 @@ def _unpublished_folders(
     sizes: dict[tuple[str, str], int] = {}
     kinds: dict[tuple[str, str], str] = {}
     for key in keys:
-        if not (match := _IN_ATTEMPT.match(key, len(layout.root))):
+        if not (match := IN_ATTEMPT.match(key, len(layout.root))):
             continue
         artifact, name, file = f"{layout.root}{match[1]}", match[2], match[3]
         manifest = published.get(artifact)
         if manifest and (name != manifest.attempt or manifest.pruned):
             folder = artifact, name
             sizes[folder] = sizes.get(folder, 0) + store.size(key)
-            if file == SUPERSEDED_NAME:
+            if file == REFRESHED_NAME:
                 kinds[folder] = "set aside"
-            elif file.startswith("step-"):
+            elif step_of(file.partition("/")[0]) is not None:
                 kinds.setdefault(folder, "step checkpoints")
             elif file.startswith(("rollouts", "rounds")):
                 kinds.setdefault(folder, "sampled shards")
@@ -222,15 +220,3 @@ def _unpublished_folders(
         Removal(key, kinds.get((key, name), "lost attempt"), size, f"{key}/{name}")
         for (key, name), size in sizes.items()
     ]
-
-
-def _part(layout: RunLayout, key: str) -> str:
-    """Returns the part of an iteration (such as `rollouts`) that has this key; empty for other keys."""
-    parts = key.removeprefix(f"{layout.root}/iterations/").split("/")
-    return parts[1] if layout.iteration_of(key) is not None and len(parts) == 2 else ""
-
-
-def _number(layout: RunLayout, key: str) -> int:
-    number = layout.iteration_of(key)
-    assert number is not None  # `_part` has checked
-    return number

@@ -1,4 +1,4 @@
-"""Stages of a recipe: overlays, ends, and the record of each iteration."""
+"""Phases of a recipe: overlays, ends, and the record of each iteration."""
 
 import json
 from collections.abc import Callable
@@ -8,13 +8,13 @@ import pytest
 
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError
-from artifacts.identity import Identity, with_added
+from artifacts.identity import Identity
 from artifacts.refs import Grades, Puzzles, Ref, Report, Transition
 from artifacts.schemas import PUZZLES
 from artifacts.store.store import Store
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_recipe
-from flows.curriculum import first_position
+from flows.iteration import first_position
 from flows.opening import RunRequest, opened
 from stages.context import StageContext
 from stages.curriculum.order import Ascending, Pools
@@ -26,15 +26,15 @@ from stages.optional.advance import AdvanceConfig, advance
 from tests.support.made_run import make_context
 
 TWO = (
-    'stages=[{name="short", iterations=3, sample={sampling={max_tokens=8}}}, '
-    '{name="long", reference="stage_start", sample={order={by="pools"}}, '
+    'phases=[{name="short", iterations=3, sample={sampling={max_tokens=8}}}, '
+    '{name="long", reference="phase_start", sample={order={by="pools"}}, '
     'finetune={reference="base", loss={entropy_coef=0.01}}}]'
 )
 
 
-def test_a_stage_is_the_recipe_with_other_settings() -> None:
+def test_a_phase_is_the_recipe_with_other_settings() -> None:
     recipe = load_recipe("quickstart", [TWO, "sample.order={by='ascending', column='num_clues'}"])
-    short, long = recipe.in_stage(0), recipe.in_stage(1)
+    short, long = recipe.in_phase(0), recipe.in_phase(1)
     assert (short.sample.sampling.max_tokens, long.sample.sampling.max_tokens) == (8, 12)
     assert (short.sample.order, long.sample.order) == (Ascending(column="num_clues"), Pools())
     assert (short.finetune.loss.entropy_coef, long.finetune.loss.entropy_coef) == (0.0, 0.01)
@@ -42,62 +42,58 @@ def test_a_stage_is_the_recipe_with_other_settings() -> None:
     assert (short.sample.seed, long.sample.seed) == (0, 1)
     assert recipe.rates_itself
     assert not short.rates_itself
-    assert short.stages == []
+    assert short.phases == []
 
 
 def test_a_frozen_staged_recipe_resolves_to_itself() -> None:
-    """The stages are stored with whole sections, so defaults that change later do not reach them."""
+    """The phases are stored with whole sections, so defaults that change later do not reach them."""
     recipe = load_recipe("quickstart", [TWO])
-    stored = json.loads(json.dumps(recipe.model_dump(mode="json")))
-    assert Recipe.model_validate(with_added(Recipe, stored)) == recipe
-    del stored["stages"][1]["finetune"]["epoch_order"]  # as if it had been frozen before the setting existed
-    again = Recipe.model_validate(with_added(Recipe, stored))
-    assert [part.finetune.epoch_order for part in again.parts] == ["shuffled", "same"]
+    assert Recipe.model_validate(json.loads(json.dumps(recipe.model_dump(mode="json")))) == recipe
 
 
 @pytest.mark.parametrize(
-    ("stages", "message"),
+    ("phases", "message"),
     [
         (
             '{name="a", iterations=3}, {name="b", sample={sampling={max_tokens=8}}}',
-            r"stages\.1: sample\.sampling\.max_tokens of 'b' is 8, less than the 12 of 'a': .* may_shrink = true",
+            r"phases\.1: sample\.sampling\.max_tokens of 'b' is 8, less than the 12 of 'a': .* may_shrink = true",
         ),
-        ('{name="a", until={plateau_iterations=3}}, {name="b"}', r"stages\.0\.until\.metric: Field required"),
+        ('{name="a", until={plateau_iterations=3}}, {name="b"}', r"phases\.0\.until\.metric: Field required"),
         ('{name="a", until={metric="loss"}}, {name="b"}', r"until\.metric: Input should be 'reward', "),
         (
             '{name="a", until={plateau_iterations=5}}, {name="b"}',
-            r"stages\.0\.until\.metric: Field required .*, expected one of reward, train_accuracy, train_exact, ",
+            r"phases\.0\.until\.metric: Field required .*, expected one of reward, train_accuracy, train_exact, ",
         ),
-        ('{name="a"}, {name="b"}', r"stages\.0: 'a' has no end: set its iterations or until"),
+        ('{name="a"}, {name="b"}', r"phases\.0: 'a' has no end: set its iterations or until"),
         (
-            '{name="a", iterations=3}, {name="b", reference="stage_start"}',
-            r"stages\.1: reference of 'b' is 'stage_start', but finetune\.reference is 'none'",
+            '{name="a", iterations=3}, {name="b", reference="phase_start"}',
+            r"phases\.1: reference of 'b' is 'phase_start', but finetune\.reference is 'none'",
         ),
         ('{name="a", sample={where=[{all=[]}]}}', r"all is empty: name a condition"),
-        ('{name="a", iterations=3}', r"the last stage, 'a', ends with the run: drop its iterations"),
+        ('{name="a", iterations=3}', r"the last phase, 'a', ends with the run: drop its iterations"),
         ('{name="a", sample={order={by="ascending", column="exact:7b"}}}', r"rates of '7b', but \[rate\] names only"),
         ('{name="a", sample={where=[{all=[{column="clues", above=1}]}]}}', r"no such column 'clues'(?!.*Tuple)"),
-        ('{name="a", evaluate={puzzles=8}}', r"stages\.0\.evaluate: Extra inputs are not permitted"),
-        ('{name="a", sample={puzzles_per_iteration=9000}}', r"stages\.0: sample\.puzzles_per_iteration is 9000, more"),
-        ('{name="a", sample=5}', r"stages\.0\.sample: Input should be a valid dictionary"),
-        ("5", r"stages\.0: Input should be a valid dictionary"),
+        ('{name="a", evaluate={puzzles=8}}', r"phases\.0\.evaluate: Extra inputs are not permitted"),
+        ('{name="a", sample={puzzles_per_iteration=9000}}', r"phases\.0: sample\.puzzles_per_iteration is 9000, more"),
+        ('{name="a", sample=5}', r"phases\.0\.sample: Input should be a valid dictionary"),
+        ("5", r"phases\.0: Input should be a valid dictionary"),
     ],
 )
-def test_wrong_stages_are_refused_in_one_line(stages: str, message: str) -> None:
+def test_wrong_phases_are_refused_in_one_line(phases: str, message: str) -> None:
     with pytest.raises(BadInputError, match=message) as raised:
-        load_recipe("quickstart", [f"stages=[{stages}]"])
+        load_recipe("quickstart", [f"phases=[{phases}]"])
     assert "\n" not in str(raised.value)
 
 
-def test_a_stage_may_shrink_if_it_says_so() -> None:
-    stages = '{name="a", iterations=3}, {name="b", may_shrink=true, sample={sampling={max_tokens=8}}}'
-    assert load_recipe("quickstart", [f"stages=[{stages}]"]).in_stage(1).sample.sampling.max_tokens == 8
+def test_a_phase_may_shrink_if_it_says_so() -> None:
+    phases = '{name="a", iterations=3}, {name="b", may_shrink=true, sample={sampling={max_tokens=8}}}'
+    assert load_recipe("quickstart", [f"phases=[{phases}]"]).in_phase(1).sample.sampling.max_tokens == 8
 
 
-def test_greedy_accuracy_cannot_end_a_stage_if_it_is_not_measured() -> None:
-    stages = 'stages=[{name="a", until={metric="greedy_accuracy"}}, {name="b"}]'
-    with pytest.raises(BadInputError, match=r"stages\.0: .*greedy_accuracy, but evaluate\.greedy is false"):
-        load_recipe("quickstart", [stages, "evaluate.greedy=false"])
+def test_greedy_accuracy_cannot_end_a_phase_if_it_is_not_measured() -> None:
+    phases = 'phases=[{name="a", until={metric="greedy_accuracy"}}, {name="b"}]'
+    with pytest.raises(BadInputError, match=r"phases\.0: .*greedy_accuracy, but evaluate\.greedy is false"):
+        load_recipe("quickstart", [phases, "evaluate.greedy=false"])
 
 
 @pytest.mark.parametrize("section", ["sample", "distil.sample"])
@@ -151,33 +147,33 @@ def measured(ctx: StageContext, n: int, reward: float) -> tuple[Ref[Grades], Ref
     return grades.publish({"reward/mean": reward}), report.publish({"sampled": {"accuracy": {"mean": reward / 2}}})
 
 
-def test_each_iteration_records_its_stage_and_the_next_is_read_from_the_record(ctx: StageContext) -> None:
+def test_each_iteration_records_its_phase_and_the_next_is_read_from_the_record(ctx: StageContext) -> None:
     """Two iterations at most, or a plateau of one: rewards 0.1, 0.3 end by number; 0.5, 0.4 by plateau."""
     rule = Plateau(metric="reward", plateau_iterations=1)
-    stage, since = 0, 1
+    phase, since = 0, 1
     before: Ref[Transition] | None = None
     told: list[tuple[int, int, bool, str]] = []
     for n, reward in enumerate((0.1, 0.3, 0.5, 0.4, 0.2), 1):
-        config = AdvanceConfig(iterations=2 if stage == 0 else None, until=rule, stage=stage, since=since)
+        config = AdvanceConfig(iterations=2 if phase == 0 else None, until=rule, phase=phase, since=since)
         out = ArtifactAddress(ctx.store, f"{n}/transition", Transition)
         grades, report = measured(ctx, n, reward)
         earlier = before
         before = advance(ctx, config, grades, report, earlier, iteration=n, out=out)
         assert advance(ctx, config, grades, report, earlier, iteration=n, out=out).reused
         progress = read_progress(before, ctx.store)
-        told.append((progress.stage, progress.since, progress.ended, progress.reason))
-        stage, since = progress.position_after(n)
+        told.append((progress.phase, progress.since, progress.ended, progress.reason))
+        phase, since = progress.position_after(n)
     assert told == [
-        (0, 1, False, "iteration 1 of 2 of the stage"),
+        (0, 1, False, "iteration 1 of 2 of the phase"),
         (0, 1, True, "2 iterations are done"),
-        (1, 3, False, "iteration 1 of the stage"),
+        (1, 3, False, "iteration 1 of the phase"),
         (1, 3, True, "reward has not risen above 0.5 by more than 0 for 1 iterations"),
-        (2, 5, False, "iteration 1 of the stage"),
+        (2, 5, False, "iteration 1 of the phase"),
     ]
 
 
 def test_held_out_accuracy_can_be_watched(ctx: StageContext) -> None:
-    config = AdvanceConfig(until=Plateau(metric="sampled_accuracy"), stage=0, since=1)
+    config = AdvanceConfig(until=Plateau(metric="sampled_accuracy"), phase=0, since=1)
     out = ArtifactAddress(ctx.store, "1/transition", Transition)
     progress = read_progress(advance(ctx, config, *measured(ctx, 1, 0.5), None, iteration=1, out=out), ctx.store)
     assert progress.values == [0.25]

@@ -1,0 +1,16 @@
+"""Refuses recipes and profiles before a run stores anything: every refusal that needs more than the section at hand.
+
+| module | refuses |
+|---|---|
+| `learning`, `soundness` | settings of a new run that cannot teach what they promise |
+| `named` | a teacher, a model or an iteration that the store does not have |
+| `columns` | an order or a filter of puzzles that the puzzles do not have, or that leaves too few of them |
+| `rows` | rows into which the longest prompt with its completion does not fit |
+| `fitting` | a model that does not divide among the GPUs, or does not fit on them |
+| `compared` | candidates and runs of `compare` that cannot be compared |
+| `overlap` | a role, or a profile under which sampling and training cannot overlap |
+| `devices` | a profile whose GPUs, drivers, packages or memory this machine lacks |
+
+Settings of a recipe that contradict one another are refused wherever the recipe is read, by the validators of
+`flows.config.recipe.Recipe` and of its sections.
+"""

@@ -1,0 +1,81 @@
+"""Freezes the recipe of a run, and checks that a run continues with the recipe that it began with."""
+
+from typing import Any
+
+from artifacts.documents.checksums import sums_of
+from artifacts.documents.run_files import read_recipe, recipe_bytes
+from artifacts.errors import IdentityMismatchError
+from artifacts.identity import differences
+from artifacts.layout import RunLayout
+from artifacts.store.store import MissingKeyError, Store
+from flows.config.recipe import Recipe
+from stages.environments.config import SourceConfig
+
+_CODE_SETTINGS = ("puzzles.puzzle.sha256:", "puzzles.puzzle.version:")
+"""Settings that differ between versions of an environment's code, as `differences` writes them."""
+
+
+def freeze_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
+    """Stores the resolved recipe under the run's name; a stored recipe never changes.
+
+    It is called just before the first artifact of the run is stored. So an attempt that fails earlier leaves the name
+    free. If two attempts start with different recipes, the one that stores first keeps the name.
+
+    Raises:
+        IdentityMismatchError: The name is taken by a run of another recipe.
+    """
+    text = recipe_bytes(recipe.model_dump(mode="json"))
+    if store.create_bytes(layout.recipe, text):
+        store.create_bytes(layout.sums, sums_of({layout.recipe.removeprefix(f"{layout.root}/"): text}))
+    else:
+        check_recipe(store, layout, recipe)
+
+
+def recipe_to_continue(store: Store, layout: RunLayout, recipe: Recipe) -> Recipe:
+    """Returns the recipe with which to start or continue a run.
+
+    `pack.row_tokens = "auto"` becomes the number with which the run began.
+
+    Raises:
+        IntegrityError: The file under the run's name is not a recipe.
+    """
+    frozen = _frozen(store, layout)
+    return recipe if frozen is None else recipe.with_rows_of(frozen)
+
+
+def _frozen(store: Store, layout: RunLayout) -> dict[str, Any] | None:
+    try:
+        return read_recipe(store, layout)
+    except MissingKeyError:
+        return None
+
+
+def check_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
+    """Checks that no other recipe is frozen under the run's name; `pack.row_tokens = "auto"` is any number.
+
+    Raises:
+        IdentityMismatchError: The name is taken by a run of another recipe.
+    """
+    frozen = _frozen(store, layout)
+    if frozen is None:
+        return
+    recipe = recipe.with_rows_of(frozen)
+    stored, current = frozen, recipe.model_dump(mode="json")
+    if isinstance(recipe.puzzles.puzzle, SourceConfig):
+        for name in recipe.puzzles.puzzle.LOCATIONS:
+            stored["puzzles"]["puzzle"].pop(name, None)
+            current["puzzles"]["puzzle"].pop(name, None)
+    if changes := differences(stored, current):
+        if any(change.startswith(_CODE_SETTINGS) for change in changes):
+            raise IdentityMismatchError(
+                f"run {layout.run!r}",
+                f"the code of its environment has changed: {'; '.join(changes[:6])}",
+                "the code that the run began with",
+                "restore it, or choose another --run name",
+            )
+        raise IdentityMismatchError(
+            f"run {layout.run!r}",
+            "started with another recipe: " + "; ".join(changes[:6]),
+            "the recipe that it started with",
+            "choose another --run name, or drop the changed settings",
+        )

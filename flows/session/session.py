@@ -1,0 +1,135 @@
+"""A run in progress."""
+
+import time
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Self
+
+from artifacts.address import ArtifactAddress
+from artifacts.layout import RunLayout
+from artifacts.reading import is_published
+from artifacts.refresh import Refresh, Refreshes
+from artifacts.refs import Checkpoint, K, Puzzles, Ref
+from flows.config.recipe import Recipe
+from flows.orchestration.gpu_permit import GpuPermit
+from flows.session.calls import Stages, task_run_name
+from flows.session.views import ProgressView, RunPages
+from flows.upkeep.removal import OldStates
+from stages.context import StageContext
+
+SettleRows = Callable[["Session", Ref[Checkpoint], Ref[Puzzles], Sequence[int]], None]
+"""Gives the recipe of a run its rows, from the model, the puzzles and the tokens of their train prompts."""
+_NEVER = datetime.min.replace(tzinfo=UTC)
+"""A time before all artifacts."""
+
+
+def _iteration_label(number: int) -> str:
+    return f"{number:04d}"
+
+
+class Session(Stages):
+    """A run in progress.
+
+    Attributes:
+        recipe: Its recipe, resolved and frozen in the store.
+        layout: Keys of its artifacts.
+        refresh: Requests to make its artifacts again.
+        shown: Its stored views.
+        reached: The last iteration that has published all its artifacts; -1 if none has.
+
+    Args:
+        ctx: The context that every stage gets.
+        live: The display of the flow's progress.
+        permit: The permit to use a GPU, if the profile names a limit.
+        stop_after: `stage@iteration` after which `LastStageDone` is raised; None runs to the end.
+        before_writing: Called before any of the run's own artifacts is stored (see `freeze_recipe`).
+        settle_rows: Called before that (see `flows.inputs.rows`).
+    """
+
+    def __init__(
+        self,
+        ctx: StageContext,
+        live: ProgressView,
+        permit: GpuPermit,
+        *,
+        recipe: Recipe,
+        layout: RunLayout,
+        refresh: Refreshes,
+        shown: RunPages,
+        stop_after: str | None = None,
+        before_writing: Callable[[], None] = lambda: None,
+        settle_rows: SettleRows = lambda run, weights, puzzles, prompts: None,
+    ) -> None:
+        super().__init__(ctx, live, permit)
+        self.recipe, self.layout, self.refresh = recipe, layout, refresh
+        self._has_phases = bool(recipe.phases)
+        self._before_writing = before_writing
+        self.settle_rows = settle_rows
+        if stop_after is not None:
+            name, _, number = stop_after.partition("@")
+            self.last_task_run = task_run_name(name, _iteration_label(int(number)))
+        self.reached = -1
+        self.shown = shown
+        self._replaced: dict[int, str] = {}
+        keep_every = ctx.profile.keep_state_every
+        self._old_states = None if keep_every is None else OldStates(ctx.store, layout, keep_every)
+
+    def with_recipe(self, recipe: Recipe) -> Self:
+        """Returns the same run in progress with another recipe, such as that of a phase."""
+        other = copy(self)
+        other.recipe = recipe
+        return other
+
+    def replacing(self, number: int, stage: str) -> Self:
+        """Returns the same run; a stage of iteration `number` replaces an artifact that was made from other inputs."""
+        replacing = copy(self)
+        replacing._replaced = {**self._replaced, number: stage}
+        return replacing
+
+    def stops_in(self, number: int) -> bool:
+        """Returns whether the run stops after a stage of iteration `number`."""
+        return self.last_task_run is not None and self.last_task_run.endswith(f"-{_iteration_label(number)}")
+
+    def iteration_finished(self, n: int) -> None:
+        """Shows iteration `n`, which has published all its artifacts, in every view; removes old states and copies."""
+        self.reached = n
+        if self._old_states is not None:
+            self._old_states.iteration_finished(n)
+        self.ctx.remove_old_copies()
+        executed = self.live.executed
+        self.live.iteration_finished(n)
+        if warning := self.shown.iteration_finished(n, executed=executed):
+            self.live.line(warning)
+
+    def write_report(self) -> str:
+        """Writes the report, shows the finished run in Prefect and the tracker, and returns the key of the page."""
+        self.states.wait()
+        if self._old_states is not None and self.reached > 0:
+            self._old_states.iteration_finished(self.reached)
+        started = time.perf_counter()
+        self.live.stage_started("report")
+        page = self.shown.finished()
+        self.live.stage_finished("report", time.perf_counter() - started, reused=False)
+        return page
+
+    def address(self, key: str, kind: type[K], label: str = "") -> ArtifactAddress[K]:
+        """Returns an address in the store; refreshes apply only to artifacts of this run, not to shared ones."""
+        if not key.startswith(f"{self.layout.root}/"):
+            return super().address(key, kind, label)
+        return ArtifactAddress(self.ctx.store, key, kind, self.refresh.at(None), self._before_writing, label)
+
+    def has(self, number: int, part: str) -> bool:
+        """Returns whether a part of iteration `number` is published, perhaps from other inputs."""
+        return is_published(self.ctx.store, self.layout.iteration(number, part))
+
+    def at(self, number: int, part: str, kind: type[K]) -> ArtifactAddress[K]:
+        """Returns the address of a part of iteration `number`."""
+        key = self.layout.iteration(number, part)
+        refresh = self.refresh.at(number)
+        if refresh and self._has_phases:
+            refresh = replace(refresh, any_config=True)
+        if number in self._replaced:
+            refresh = replace(refresh or Refresh({}, _NEVER), replaced=(self._replaced[number],))
+        return ArtifactAddress(self.ctx.store, key, kind, refresh, self._before_writing, _iteration_label(number))

@@ -1,0 +1,1 @@
+"""Finds and removes large files that no rule keeps."""
