@@ -150,6 +150,24 @@ def test_a_file_written_in_place_needs_no_copy(tmp_path: Path) -> None:
     assert place.stat().st_ino == inode
 
 
+def test_a_folder_that_another_thread_makes_meanwhile_has_not_vanished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, is_dir, looks = tmp_path / "store", Path.is_dir, list[Path]()
+    store = Store.open(str(root))
+
+    def looked(path: Path) -> bool:
+        found = is_dir(path)
+        if path == root and not looks:
+            looks.append(path)
+            store.write_bytes("by-another", b"x")
+        return found
+
+    monkeypatch.setattr(Path, "is_dir", looked)
+    store.write_bytes("a/b", b"y")
+    assert looks and store.list() == ["a/b", "by-another"]
+
+
 def test_a_key_cannot_be_a_file_and_a_folder_at_once(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "store"))
     store.write_bytes("a/b", b"x")
