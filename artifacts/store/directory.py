@@ -183,10 +183,11 @@ class DirectoryBackend:
 
     def _usable(self) -> bool:
         """Returns whether the folder exists or has never existed. A folder that vanished is not made again."""
+        never_existed = self._never_existed  # read first: another thread may make the folder after the look below
         if self._root.is_dir():
             self._never_existed = False
             return True
-        return self._never_existed
+        return never_existed
 
     def _path(self, key: str) -> Path:
         """Returns the path of a key.

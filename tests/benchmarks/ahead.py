@@ -25,9 +25,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.store.store import Store
@@ -35,8 +32,9 @@ from flows.lookup.stages import PARTS, REQUIRED
 from tests.support.bars import Bar, tell
 from tests.support.hosts import Host, hosts, require_hosts
 from tests.support.prefect_server import without_prefect
-from tests.support.seeded import add_seed_options, joined, parse, run_store
-from tests.support.whole_runs import from_warm_start, train
+from tests.support.processes import DEERSTALKER
+from tests.support.seeded import joined, parse, run_store, seeded_parser
+from tests.support.whole_runs import figures_of, from_warm_start, train
 
 SEEDS = (821, 822, 823)
 ITERATIONS = 6
@@ -66,7 +64,7 @@ class Site:
         """Starts a command on a host that computes on some cores."""
         own = self.folder / f"{run}-{role}"
         own.mkdir()
-        words = ["taskset", "-c", cores, str(Path(sys.executable).with_name("deerstalker")), "train", "--json"]
+        words = ["taskset", "-c", cores, DEERSTALKER, "train", "--json"]
         words += ["--recipe", self.recipe, "--run", run, "--store", self.store, "--role", role]
         words += [word for setting in settings for word in ("--set", setting)]
         environment = {**without_prefect(), "PREFECT_HOME": str(own), "TMPDIR": str(own)}
@@ -142,11 +140,7 @@ def measure_learning(seed: int, store: str, options: argparse.Namespace) -> dict
         settings = [f"seed={seed}", f"iterations={options.iterations}", f"iterate_ahead={value}", *start]
         settings.append(f"finetune.schedule_iterations={options.iterations}")
         document = train(options.recipe, f"{seed}-{arm}", store, settings, options.profile)
-        rows[arm] = {
-            f"{mode}_{when}": 100 * document["test"][when][mode]["accuracy"]["mean"]
-            for mode in ("sampled", "greedy")
-            for when in ("before", "after")
-        } | {"wall_s": document["wall_s"]}
+        rows[arm] = figures_of(document)
         lags = [item["iterations_behind"] for item in document["iterations"] if item["iteration"]]
         rows[arm]["most_iterations_behind"] = max(lags)
     return rows
@@ -161,9 +155,8 @@ def bars(document: dict[str, Any]) -> list[Bar]:
         both = times["both cores"]["wall_s"] / times["ahead"]["wall_s"]
         found.append(Bar("six iterations: both cores / ahead, times", both, "above 1", both > 1.0))
     if seeds := document.get("seeds"):
-        gains = {
-            arm: [rows[arm]["sampled_after"] - rows[arm]["sampled_before"] for rows in seeds.values()] for arm in ARMS
-        }
+        after, before = "sampled_accuracy_after", "sampled_accuracy_before"
+        gains = {arm: [rows[arm][after] - rows[arm][before] for rows in seeds.values()] for arm in ARMS}
         difference = statistics.mean(gains["ahead"]) - statistics.mean(gains["alone"])
         noise = 2 * GAIN_SPREAD * (2 / len(seeds)) ** 0.5
         found.append(Bar.at_least("sampled gain, ahead minus alone, points", difference, -noise))
@@ -172,30 +165,8 @@ def bars(document: dict[str, Any]) -> list[Bar]:
     return found
 
 
-def show(document: dict[str, Any], console: Console) -> None:
-    """Prints a row for each run."""
-    if times := document.get("time"):
-        table = Table(title="seconds of six iterations, and of their stages on median", title_justify="left")
-        names = ["wall_s", *(f"{stage}_s" for stage in REQUIRED)]
-        for name in ("arm", *names):
-            table.add_column(name.removesuffix("_s"), justify="right")
-        for arm, row in times.items():
-            table.add_row(arm, *(f"{row[name]:.1f}" for name in names))
-        console.print(table)
-    if seeds := document.get("seeds"):
-        table = Table(title="test puzzles before and after", title_justify="left")
-        for name in ("seed", "arm", "sampled %", "greedy %", "wall s"):
-            table.add_column(name, justify="right")
-        for seed, rows in seeds.items():
-            for arm, row in rows.items():
-                cells = [f"{row[f'{mode}_before']:.1f} -> {row[f'{mode}_after']:.1f}" for mode in ("sampled", "greedy")]
-                table.add_row(str(seed), arm, *cells, f"{row['wall_s']:.0f}")
-        console.print(table)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_seed_options(parser, SEEDS)
+def main() -> None:
+    parser = seeded_parser(__doc__, SEEDS)
     parser.add_argument("--only", choices=["time", "learning"], help="one of the two measurements")
     parser.add_argument("--recipe", default="quickstart", help="another one is a quick look that proves nothing")
     parser.add_argument("--iterations", type=int, default=48, help="of a run that learns")
@@ -209,9 +180,8 @@ def main() -> int:
         with run_store(options) as store:
             document["seeds"] = {seed: measure_learning(seed, store, options) for seed in options.seeds}
     document = joined(options.join, document)
-    tell(document, bars(document), lambda: show(document, Console()), as_json=options.json)
-    return 0
+    tell(document, bars(document), as_json=options.json)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

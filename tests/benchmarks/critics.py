@@ -20,23 +20,17 @@ FILE...` adds the rows of documents that earlier calls printed.
 """
 
 import argparse
-import statistics
-import sys
 from collections.abc import Sequence
+from statistics import mean
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from artifacts.store.store import Store
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_recipe
 from flows.lookup.history import read_run
-from stages.statistics.beta import t_quantile
-from stages.statistics.estimates import standard_error
 from tests.support.bars import Bar, tell
 from tests.support.scaled_recipes import as_toml
-from tests.support.seeded import add_seed_options, joined, parse, run_store
+from tests.support.seeded import joined, over_seeds, parse, run_store, seeded_parser
 from tests.support.whole_runs import deerstalker, from_warm_start, train
 
 SEEDS = (831, 832, 833, 834, 835)
@@ -105,13 +99,8 @@ class Seed:
 
     def _pretrained(self, used: int) -> list[str]:
         """Returns the settings of a value model that learned from the last `used` iterations of the stored run."""
-        chosen = {
-            "run": f"stored-{self._number}",
-            "first": STORED - used + 1,
-            "last": STORED,
-            "epochs": 4,
-            "updates": 8 * used,
-        }
+        last = {"first": STORED - used + 1, "last": STORED, "epochs": 4, "updates": 8 * used}
+        chosen = {"run": f"stored-{self._number}", **last}
         return value_settings(self._options.value_rate, self._updates, pretrain=chosen)
 
     def v1(self) -> dict[str, dict[str, float]]:
@@ -122,7 +111,7 @@ class Seed:
             self._run(self._options.base, f"unseen-{used}", settings)
             facts = self._facts(f"unseen-{used}")
             rows[f"of_{used}"] = {
-                name: statistics.mean(of_one[f"explained_variance/{name}"] for of_one in facts)
+                name: mean(of_one[f"explained_variance/{name}"] for of_one in facts)
                 for name in ("all", "first_token", "last_token")
             }
         return rows
@@ -173,9 +162,9 @@ class Seed:
             document = self._run(options.derivations, arm, settings)
             facts = self._facts(arm)[-3:]
             rows[arm] = self._gain(document) | {
-                "first_value": statistics.mean(of_one["value/first_token_mean"] for of_one in facts),
-                "reward": statistics.mean(of_one["reward"] for of_one in facts),
-                "tokens": statistics.mean(of_one["tokens"] for of_one in facts),
+                "first_value": mean(of_one["value/first_token_mean"] for of_one in facts),
+                "reward": mean(of_one["reward"] for of_one in facts),
+                "tokens": mean(of_one["tokens"] for of_one in facts),
             }
             start = start or from_warm_start(f"{arm}-{self._number}", self._store)
         return rows
@@ -212,21 +201,17 @@ def bars(rows: dict[str, Rows]) -> list[Bar]:
             rise = min(end - begin for begin, end in zip(first, last, strict=True))
             name = f"V1, {used} iterations: explained variance before the first token"
             made += [
-                Bar.at_least(f"{name}, mean of the seeds", statistics.mean(first), 0.05),
+                Bar.at_least(f"{name}, mean of the seeds", mean(first), 0.05),
                 Bar.at_least(f"{name}, least of the seeds", min(first), 0.0),
                 Bar.at_least(f"V1, {used} iterations: its rise to the last token, least of the seeds", rise, 0.0),
             ]
     if grpo := of("v2", "grpo", "greedy_gain"):
         critic, batch_mean = of("v2", "critic", "greedy_gain"), of("v2", "batch_mean", "greedy_gain")
-        share = statistics.mean(critic) / statistics.mean(grpo) if statistics.mean(grpo) > 0 else 0.0
+        share = mean(critic) / mean(grpo) if mean(grpo) > 0 else 0.0
         better = sum(ours > theirs for ours, theirs in zip(critic, batch_mean, strict=True))
         made += [
             Bar.at_least("V2: share of GRPO's greedy gain that one rollout with a critic has", share, RECOVERED_BAR),
-            Bar.at_least(
-                "V2: greedy gain over the batch mean, points",
-                statistics.mean(critic) - statistics.mean(batch_mean),
-                0.0,
-            ),
+            Bar.at_least("V2: greedy gain over the batch mean, points", mean(critic) - mean(batch_mean), 0.0),
             Bar.at_least("V2: share of seeds in which the critic beats the batch mean", better / len(critic), 0.8),
         ]
         pairs = [
@@ -239,14 +224,10 @@ def bars(rows: dict[str, Rows]) -> list[Bar]:
             made.append(Bar.at_least(f"V4: share of seeds in which pretraining is ahead after {EARLY}", warm, 0.8))
     if coupled := of("v3", "coupled", "first_value"):
         bias = {
-            arm: statistics.mean(
-                value - reward
-                for value, reward in zip(of("v3", arm, "first_value"), of("v3", arm, "reward"), strict=True)
-            )
-            for arm in ("coupled", "decoupled")
+            arm: mean(of("v3", arm, "first_value")) - mean(of("v3", arm, "reward")) for arm in ("coupled", "decoupled")
         }
-        lengths = {arm: statistics.mean(of("v3", arm, "tokens")) for arm in bias}
-        gains = {arm: statistics.mean(of("v3", arm, "greedy_gain")) for arm in bias}
+        lengths = {arm: mean(of("v3", arm, "tokens")) for arm in bias}
+        gained = mean(of("v3", "decoupled", "greedy_gain")) - mean(of("v3", "coupled", "greedy_gain"))
         made += [
             Bar.at_least(
                 f"V3: first values, decoupled minus coupled, each minus its reward ({len(coupled)} seeds)",
@@ -254,40 +235,13 @@ def bars(rows: dict[str, Rows]) -> list[Bar]:
                 0.02,
             ),
             Bar.at_least("V3: tokens, decoupled minus coupled", lengths["decoupled"] - lengths["coupled"], 0.0),
-            Bar.at_least(
-                "V3: greedy gain, decoupled minus coupled, points", gains["decoupled"] - gains["coupled"], 0.0
-            ),
+            Bar.at_least("V3: greedy gain, decoupled minus coupled, points", gained, 0.0),
         ]
     return made
 
 
-def interval(values: Sequence[float]) -> str:
-    """The mean of some seeds with half of its 95% interval by Student's t."""
-    if len(values) == 1:
-        return f"{values[0]:.3g}"
-    half = t_quantile(0.025, len(values) - 1) * standard_error(values)
-    return f"{statistics.mean(values):.3g} ± {half:.2g}"
-
-
-def show(rows: dict[str, Rows], console: Console) -> None:
-    """Prints a table for each part: a row for each arm, with the mean of the seeds and its interval."""
-    for part in PARTS:
-        arms = {arm: of_arm for seed in rows.values() for arm, of_arm in seed.get(part, {}).items()}
-        if not arms:
-            continue
-        seeds = [seed for seed in rows.values() if part in seed]
-        names = list(next(iter(arms.values())))
-        table = Table(title=f"{part.upper()}, {len(seeds)} seeds", title_justify="left")
-        for name in ("arm", *names):
-            table.add_column(name.replace("_", " "), justify="right")
-        for arm in arms:
-            table.add_row(arm, *(interval([seed[part][arm][name] for seed in seeds]) for name in names))
-        console.print(table)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_seed_options(parser, SEEDS)
+def main() -> None:
+    parser = seeded_parser(__doc__, SEEDS)
     parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help="v1,v2,v3")
     parser.add_argument("--base", default="quickstart", help="recipe of V1 and V2")
     parser.add_argument("--derivations", default="deduce", help="recipe of V3")
@@ -310,9 +264,8 @@ def main() -> int:
             rows[number] = {part: getattr(seed, part)() for part in options.parts}
     document = joined(options.join, {"seeds": rows})
     seeds = document["seeds"]
-    tell(document, bars(seeds), lambda: show(seeds, Console()), as_json=options.json)
-    return 0
+    tell(document | {"means": over_seeds(list(seeds.values()))}, bars(seeds), as_json=options.json)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

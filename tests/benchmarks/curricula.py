@@ -18,13 +18,9 @@ nothing.
 
 import argparse
 import statistics
-import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import polars as pl
-from rich.console import Console
-from rich.table import Table
 
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
@@ -34,8 +30,8 @@ from artifacts.store.store import Store
 from stages.sampling.turns import own_lengths
 from stages.statistics.estimates import standard_error
 from tests.support.bars import Bar, tell
-from tests.support.seeded import add_seed_options, joined, parse, run_store
-from tests.support.whole_runs import from_warm_start, train
+from tests.support.seeded import joined, parse, run_store, seeded_parser
+from tests.support.whole_runs import figures_of, from_warm_start, train
 
 SEEDS = (811, 812, 813, 814, 815)
 CLAIMS = ("C1", "C2", "C3", "C4")
@@ -71,18 +67,9 @@ class Claim:
         common = [f"seed={self.seed}", f"iterations={self.iterations}"]
         common.append(f"finetune.schedule_iterations={self.iterations}")
         document = train(self.recipe, run, self.store, [*common, *settings, *start], self.profile)
-        return {**figures(document), **signal(run, self.store, self.iterations)}
-
-
-def figures(document: dict[str, Any]) -> Row:
-    """Percentages on the test split before and after, and the mean of the validation curve after each iteration."""
-    row: Row = {"wall_s": document["wall_s"]}
-    for when in ("before", "after"):
-        for mode in ("sampled", "greedy"):
-            for metric in ("accuracy", "exact"):
-                row[f"{mode}_{metric}_{when}"] = 100 * document["test"][when][mode][metric]["mean"]
-    curve = [100 * item["sampled_accuracy"] for item in document["iterations"] if item["iteration"]]
-    return {**row, "area": statistics.mean(curve)}
+        curve = [100 * item["sampled_accuracy"] for item in document["iterations"] if item["iteration"]]
+        area = {"area": statistics.mean(curve)}
+        return {**figures_of(document), **area, **signal(run, self.store, self.iterations)}
 
 
 def signal(run: str, store: str, iterations: int) -> Row:
@@ -194,26 +181,8 @@ def bars(seeds: dict[str, dict[str, dict[str, Row]]]) -> list[Bar]:
     return found
 
 
-def show(seeds: dict[str, dict[str, dict[str, Row]]], console: Console) -> None:
-    """Prints a row for each seed, claim and arm."""
-    table = Table(title="curricula, test puzzles before and after", title_justify="left")
-    for name in ("claim", "arm", "seed", "greedy %", "sampled %", "curve %", "tokens", "groups/1,000 tokens", "wall s"):
-        table.add_column(name, justify="right")
-    for claim in CLAIMS:
-        for seed, claims in seeds.items():
-            for arm, row in claims.get(claim, {}).items():
-                greedy, sampled = (
-                    f"{row[f'{mode}_accuracy_before']:.1f} -> {row[f'{mode}_accuracy_after']:.1f}"
-                    for mode in ("greedy", "sampled")
-                )
-                figures_of_row = (f"{row['area']:.1f}", f"{row['tokens']:.0f}", f"{row['informative']:.2f}")
-                table.add_row(claim, arm, seed, greedy, sampled, *figures_of_row, f"{row['wall_s']:.0f}")
-    console.print(table)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_seed_options(parser, SEEDS)
+def main() -> None:
+    parser = seeded_parser(__doc__, SEEDS)
     parser.add_argument("--claims", type=lambda text: text.split(","), default=list(CLAIMS), help="such as C1,C3")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the iterations")
     options = parse(parser)
@@ -227,9 +196,8 @@ def main() -> int:
                 rows[seed][name] = measure(Claim(name, recipe, iterations, seed, store, options))
     document = joined(options.join, {"seeds": rows})
     seeds = document["seeds"]
-    tell(document, bars(seeds), lambda: show(seeds, Console()), as_json=options.json)
-    return 0
+    tell(document, bars(seeds), as_json=options.json)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

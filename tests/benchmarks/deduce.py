@@ -18,23 +18,16 @@ can be measured in several sessions; `docs/data/deduce.json` has those measured 
 import argparse
 import json
 import statistics
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from rich.console import Console
-from rich.table import Table
-
 from flows.config.recipes import load_recipe
 from stages.environments.generate import PuzzleConfig, ZebraConfig, generate_nth
 from stages.environments.zebra.config import TIERS as ZEBRA_TIERS
-from stages.statistics.beta import t_quantile
-from stages.statistics.estimates import standard_error
 from tests.support.bars import Bar, tell
-from tests.support.seeded import add_seed_options, joined, parse, run_store
-from tests.support.whole_runs import deerstalker, from_warm_start, train
+from tests.support.seeded import joined, over_seeds, parse, run_store, seeded_parser
+from tests.support.whole_runs import deerstalker, figures_of, from_warm_start, train
 
 SEEDS = (701, 702, 703, 704, 705)
 ARMS: dict[str, list[str]] = {
@@ -56,6 +49,8 @@ ARMS: dict[str, list[str]] = {
     ],
 }
 TRANSFER_PUZZLES = 128
+SHOWN = ("sampled_exact", "greedy_exact", "sampled_accuracy", "sampled_contradicted", "sampled_proved")
+"""Figures whose gains are compared."""
 EXACT_BAR, GAIN_BAR, CONTRADICTED_BAR, WALL_BAR_S = 60.0, 10.0, 1 / 3, 25 * 60
 
 
@@ -102,16 +97,13 @@ def transfer(seed: int, options: argparse.Namespace, store: str) -> dict[str, di
 
 def figures(document: dict[str, Any]) -> dict[str, float]:
     """The figures of one run: percentages, statements an answer, and its wall time in seconds if it ran in one go."""
-    row: dict[str, float] = {"promoted": document["promoted"]["iteration"]}
-    if not document["resumed"]:
-        row["wall_s"] = document["wall_s"]
+    row = figures_of(document) | {"promoted": document["promoted"]["iteration"]}
+    if document["resumed"]:
+        del row["wall_s"]
     for when in ("before", "after"):
         for mode in ("sampled", "greedy"):
-            measured = document["test"][when][mode]
-            row[f"{mode}_accuracy_{when}"] = 100 * measured["accuracy"]["mean"]
-            row[f"{mode}_exact_{when}"] = 100 * measured["exact"]["mean"]
             for verdict in ("proved", "contradicted"):
-                row[f"{mode}_{verdict}_{when}"] = measured["deductions"][verdict]
+                row[f"{mode}_{verdict}_{when}"] = document["test"][when][mode]["deductions"][verdict]
         row[f"tokens_{when}"] = document["test"][when]["sampled"]["completion_tokens_mean"]
     return row
 
@@ -121,12 +113,15 @@ def gains(rows: Sequence[dict[str, float]], key: str) -> list[float]:
     return [row[f"{key}_after"] - row[f"{key}_before"] for row in rows]
 
 
-def interval(values: Sequence[float]) -> str:
-    """The mean of some seeds with half of its 95% interval by Student's t."""
-    if len(values) == 1:
-        return f"{values[0]:+.2f}"
-    half = t_quantile(0.025, len(values) - 1) * standard_error(values)
-    return f"{statistics.mean(values):+.2f} ± {half:.2f}"
+def gains_over_seeds(seeds: dict[str, dict[str, dict[str, float]]]) -> dict[str, Any]:
+    """Returns what each arm gained in each figure, and how much more the first arm did than each other one."""
+    rows: list[dict[str, dict[str, float]]] = []
+    for arms in seeds.values():
+        gained = {arm: {key: gains([row], key)[0] for key in SHOWN} for arm, row in arms.items()}
+        first, *others = gained
+        more = {f"{first} minus {arm}": {key: gained[first][key] - gained[arm][key] for key in SHOWN} for arm in others}
+        rows.append(gained | more)
+    return over_seeds(rows)
 
 
 def bars(rows: dict[str, dict[str, dict[str, float]]]) -> list[Bar]:
@@ -152,49 +147,8 @@ def bars(rows: dict[str, dict[str, dict[str, float]]]) -> list[Bar]:
     return held
 
 
-def show(
-    seeds: dict[str, dict[str, dict[str, float]]], transfer: dict[str, dict[str, dict[str, float]]], console: Console
-) -> None:
-    """Prints a row for each seed and arm, the mean of each arm, and a line for each seed and board."""
-    table = Table(title="512 test puzzles, before and after GRPO", title_justify="left")
-    shown = {
-        "all right, sampled %": "sampled_exact", "all right, greedy %": "greedy_exact",
-        "letters, sampled %": "sampled_accuracy", "contradicted, sampled": "sampled_contradicted",
-        "proved, sampled": "sampled_proved",
-    }  # fmt: skip
-    for name in ("seed", "arm", *shown, "promoted", "wall s"):
-        table.add_column(name, justify="right")
-    for seed, arms in seeds.items():
-        for arm, row in arms.items():
-            cells = [f"{row[f'{key}_before']:.1f} -> {row[f'{key}_after']:.1f}" for key in shown.values()]
-            table.add_row(
-                seed, arm, *cells, f"{row['promoted']:.0f}", f"{row['wall_s']:.0f}" if "wall_s" in row else ""
-            )
-    console.print(table)
-    for arm in ARMS:
-        of_arm = [arms[arm] for arms in seeds.values() if arm in arms]
-        if of_arm:
-            cells = [f"{name} {interval(gains(of_arm, key))}" for name, key in shown.items()]
-            console.print(f"{arm}, gain over {len(of_arm)} seeds: {'; '.join(cells)}")
-    first, *others = ARMS
-    for arm in others:
-        both = [(arms[first], arms[arm]) for arms in seeds.values() if first in arms and arm in arms]
-        if both:
-            of_first, of_arm = zip(*both, strict=True)
-            cells = [
-                f"{name} {interval(np.subtract(gains(of_first, key), gains(of_arm, key)).tolist())}"
-                for name, key in shown.items()
-            ]
-            console.print(f"gain of {first} minus that of {arm}, over {len(both)} seeds: {'; '.join(cells)}")
-    for seed, of_seed in transfer.items():
-        for board, row in of_seed.items():
-            values = ", ".join(f"{name.replace('_', ', ')} {value:.1f}" for name, value in row.items())
-            console.print(f"{seed}, {board}: {values}")
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_seed_options(parser, SEEDS)
+def main() -> None:
+    parser = seeded_parser(__doc__, SEEDS)
     parser.add_argument("--recipe", default="deduce")
     parser.add_argument("--arms", type=lambda text: text.split(","), default=list(ARMS))
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE")
@@ -206,9 +160,9 @@ def main() -> int:
         rows = {seed: measure(seed, options.arms, options, store) for seed in options.seeds}
         boards = {seed: transfer(seed, options, store) for seed in options.seeds} if options.transfer else {}
     document = joined(options.join, {"seeds": rows, "transfer": boards})
-    tell(document, bars(document["seeds"]), lambda: show(**document, console=Console()), as_json=options.json)
-    return 0
+    document["gains"] = gains_over_seeds(document["seeds"])
+    tell(document, bars(document["seeds"]), as_json=options.json)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

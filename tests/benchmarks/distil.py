@@ -21,14 +21,8 @@ In each selection, kept and rejected texts add up to those sampled (D4).
 printed. A seed of all three takes about an hour on one core, of one question 10 to 30 minutes.
 """
 
-import argparse
-import statistics
-import sys
 from collections.abc import Callable
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
+from statistics import mean
 
 from artifacts.layout import WARM_START, RunLayout
 from artifacts.reading import Artifact
@@ -37,8 +31,8 @@ from artifacts.store.store import Store
 from flows.lookup.history import read_run
 from flows.report.metrics import number, values_of
 from tests.support.bars import Bar, tell
-from tests.support.seeded import add_seed_options, joined, parse, run_store
-from tests.support.whole_runs import from_warm_start, train
+from tests.support.seeded import joined, parse, run_store, seeded_parser
+from tests.support.whole_runs import figures_of, from_warm_start, train
 
 SEEDS = (711, 712, 713, 714, 715)
 CORRUPTIONS: dict[str, str | None] = {
@@ -90,8 +84,8 @@ def rejection(seed: int, scale: Scale, store: str, profile: str) -> dict[str, Ro
         "quickstart", f"grpo-{seed}", store,
         [f"seed={seed}", *board, f"iterations={iterations}", *from_warm_start(first, store)], profile,
     )  # fmt: skip
-    before = figures(grpo)
-    rows = {"rejection": figures(texts) | facts_of(first, store), "grpo": figures(grpo)}
+    before = figures_of(grpo)
+    rows = {"rejection": figures_of(texts) | facts_of(first, store), "grpo": figures_of(grpo)}
     # The run of texts measures itself after its texts, so where it began is the other run's beginning.
     rows["rejection"] |= {name: value for name, value in before.items() if name.endswith("_before")}
     return rows
@@ -111,7 +105,7 @@ def structure(seed: int, scale: Scale, store: str, profile: str) -> dict[str, Ro
         ]  # fmt: skip
         settings += [f"distil.texts.corruption={corruption}"] if corruption else []
         run = f"structure-{arm}-{seed}"
-        rows[arm] = figures(train("deduce", run, store, settings, profile)) | facts_of(run, store)
+        rows[arm] = figures_of(train("deduce", run, store, settings, profile)) | facts_of(run, store)
     return rows
 
 
@@ -127,12 +121,14 @@ def teacher(seed: int, scale: Scale, store: str, profile: str) -> dict[str, Row]
     if iterations < 3:
         length += ["finetune.warmup_iterations=0"]
     student = "on_policy_distillation"
-    rows: dict[str, Row] = {"big": figures(taught)}
+    rows: dict[str, Row] = {"big": figures_of(taught)}
     first = f"tokens-{seed}"
-    rows["tokens"] = figures(train(student, first, store, [*board, *length, f"teach.teacher={name}"], profile))
+    rows["tokens"] = figures_of(train(student, first, store, [*board, *length, f"teach.teacher={name}"], profile))
     rows["tokens"] |= divergences(first, store)
     start = from_warm_start(first, store)
-    rows["grpo"] = figures(train(student, f"rewards-{seed}", store, [*board, *length, *start, "teach=null"], profile))
+    rows["grpo"] = figures_of(
+        train(student, f"rewards-{seed}", store, [*board, *length, *start, "teach=null"], profile)
+    )
     return rows
 
 
@@ -141,17 +137,6 @@ PARTS: dict[str, Callable[[int, Scale, str, str], dict[str, Row]]] = {
     "structure": structure,
     "teacher": teacher,
 }
-
-
-def figures(document: dict[str, Any]) -> Row:
-    """Percentages on the test puzzles before and after, and the wall time in seconds."""
-    row: Row = {"wall_s": document["wall_s"]}
-    for when in ("before", "after"):
-        for mode in ("sampled", "greedy"):
-            measured = document["test"][when][mode]
-            row[f"{mode}_accuracy_{when}"] = 100 * measured["accuracy"]["mean"]
-            row[f"{mode}_exact_{when}"] = 100 * measured["exact"]["mean"]
-    return row
 
 
 def facts_of(run: str, store: str) -> Row:
@@ -182,14 +167,10 @@ def bars(parts: dict[str, dict[str, dict[str, Row]]]) -> list[Bar]:
         own, grpo = gains(rows, "rejection"), gains(rows, "grpo")
         found += [
             Bar.at_least("rejection: gain of greedy accuracy, least of the seeds, points", min(own), 0.01),
-            Bar.at_least(
-                "rejection: GRPO's gain less that of texts, mean, points",
-                statistics.mean(grpo) - statistics.mean(own),
-                0.01,
-            ),
+            Bar.at_least("rejection: GRPO's gain less that of texts, mean, points", mean(grpo) - mean(own), 0.01),
         ]
     if rows := parts.get("structure"):
-        exact = {arm: statistics.mean(arms[arm]["greedy_exact_after"] for arms in rows.values()) for arm in CORRUPTIONS}
+        exact = {arm: mean(arms[arm]["greedy_exact_after"] for arms in rows.values()) for arm in CORRUPTIONS}
         found += [  # not 0: a model that learns nothing from any texts would reach it
             Bar.at_least(f"structure: all right, clean less {arm}, mean, points", exact["clean"] - exact[arm], 0.01)
             for arm in CORRUPTIONS
@@ -200,12 +181,8 @@ def bars(parts: dict[str, dict[str, dict[str, Row]]]) -> list[Bar]:
         fell = [1 - arms["tokens"]["teacher_kl_last"] / arms["tokens"]["teacher_kl_first"] for arms in rows.values()]
         found += [
             Bar.at_least("teacher: gain of greedy accuracy, least of the seeds, points", min(tokens), 0.01),
-            Bar.at_least(
-                "teacher: gain by tokens less that by rewards, mean, points",
-                statistics.mean(tokens) - statistics.mean(grpo),
-                0.0,
-            ),
-            Bar.at_least("teacher: share of the divergence that went, mean", statistics.mean(fell), 0.5),
+            Bar.at_least("teacher: gain by tokens less that by rewards, mean, points", mean(tokens) - mean(grpo), 0.0),
+            Bar.at_least("teacher: share of the divergence that went, mean", mean(fell), 0.5),
         ]
     counted = [row for rows in parts.values() for arms in rows.values() for row in arms.values()]
     lost = sum(
@@ -214,27 +191,8 @@ def bars(parts: dict[str, dict[str, dict[str, Row]]]) -> list[Bar]:
     return [*found, Bar.at_most("texts that are neither kept nor rejected", lost, 0)]
 
 
-def show(parts: dict[str, dict[str, dict[str, Row]]], console: Console) -> None:
-    """Prints a table for each part: a row for each seed and arm."""
-    shown = ("greedy_accuracy", "greedy_exact", "sampled_accuracy", "sampled_exact")
-    for part, rows in parts.items():
-        table = Table(title=f"{part}: test puzzles, before -> after, %", title_justify="left")
-        for name in ("seed", "arm", *shown, "kept of sampled", "KL to the teacher", "wall s"):
-            table.add_column(name.replace("_", " "), justify="right")
-        for seed, arms in rows.items():
-            for arm, row in arms.items():
-                cells = [f"{row[f'{name}_before']:.1f} -> {row[f'{name}_after']:.1f}" for name in shown]
-                kept = f"{row['texts_kept']:.0f} of {row['texts_sampled']:.0f}" if "texts_kept" in row else ""
-                kl = (
-                    f"{row['teacher_kl_first']:.3f} -> {row['teacher_kl_last']:.3f}" if "teacher_kl_last" in row else ""
-                )
-                table.add_row(seed, arm, *cells, kept, kl, f"{row['wall_s']:.0f}")
-        console.print(table)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_seed_options(parser, SEEDS)
+def main() -> None:
+    parser = seeded_parser(__doc__, SEEDS)
     parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help=",".join(PARTS))
     parser.add_argument("--scale", type=float, default=1.0, help="factor of puzzles and iterations")
     options = parse(parser)
@@ -244,9 +202,8 @@ def main() -> int:
             scale = Scale(options.scale)
             parts[part] = {seed: PARTS[part](seed, scale, store, options.profile) for seed in options.seeds}
     document = joined(options.join, {"parts": parts})
-    tell(document, bars(document["parts"]), lambda: show(document["parts"], Console()), as_json=options.json)
-    return 0
+    tell(document, bars(document["parts"]), as_json=options.json)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -6,51 +6,27 @@ intervals is exact for proportions, and simulated for means of four samples a pu
 distribution with an intraclass correlation of 0.3.
 """
 
-import argparse
 import math
-import sys
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
 from stages.promotion.gate import RollbackConfig
 from stages.statistics.estimates import Interval, estimate, estimate_difference
-from tests.support.bars import Bar, add_json_option, tell
+from tests.support.bars import Bar, parser_of, tell
 from tests.support.noisy_curves import draw_curves, first_rollbacks, look, scores_and_noise
 
 CANDIDATES = 98
 DROPS = ((0.05, 10), (0.05, 49), (0.1, 10), (0.1, 49))
 SIZES, CHANCES = (8, 24, 64, 512), (0.02, 0.3, 0.7)
-_Z95 = 1.959963984540054
 
 
-def rollbacks_before(shares_RTP: NDArray[np.float64], rule: RollbackConfig) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Rollbacks of each run and the candidate of the first (-1: none) by the rule before, both [runs].
+def rollbacks(shares_RTP: NDArray[np.float64], rule: RollbackConfig) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Rollbacks of each run and the candidate of the first (-1: none), both [runs].
 
-    A candidate counted as degraded when it lay more than `drop_se` standard errors of the paired difference below the
-    highest score so far; `patience` such candidates in a row brought the best back.
+    A fallen stretch is forgotten once the run went back (`stages.promotion.gate`).
     """
-    runs, candidates, puzzles = shares_RTP.shape
-    best_RP = shares_RTP[:, 0].copy()
-    row_R, number_R, first_R = np.zeros(runs, int), np.zeros(runs, int), np.full(runs, -1)
-    for candidate in range(1, candidates):
-        shares_RP = shares_RTP[:, candidate]
-        gain_R = (shares_RP - best_RP).mean(axis=1)
-        error_R = (shares_RP - best_RP).std(axis=1, ddof=1) / math.sqrt(puzzles)
-        row_R = np.where((gain_R < 0) & (gain_R < -rule.drop_se * error_R), row_R + 1, 0)
-        back_R = row_R >= rule.patience
-        first_R[(first_R < 0) & back_R] = candidate
-        number_R += back_R
-        row_R[back_R] = 0
-        best_RP[gain_R > 0] = shares_RP[gain_R > 0]
-    return number_R, first_R
-
-
-def rollbacks_now(shares_RTP: NDArray[np.float64], rule: RollbackConfig) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The same by the rule of `stages.promotion.gate`, which forgets a fallen stretch after it went back."""
     first_R = first_rollbacks(shares_RTP, rule)
     number_R = np.zeros(len(first_R), int)
     for run in np.flatnonzero(first_R >= 0):
@@ -65,78 +41,45 @@ def rollbacks_now(shares_RTP: NDArray[np.float64], rule: RollbackConfig) -> tupl
     return number_R, first_R
 
 
-RULES = {"before": rollbacks_before, "now": rollbacks_now}
+def level(runs: int, rule: RollbackConfig, seed: int) -> dict[str, float]:
+    """The share of runs that go back although the policy never changes, and how often they do."""
+    number_R, _ = rollbacks(draw_curves(runs, CANDIDATES, seed=seed), rule)
+    return {"false_alarms": float((number_R > 0).mean()), "rollbacks_a_run": float(number_R.mean())}
 
 
-def level(runs: int, rule: RollbackConfig, seed: int) -> dict[str, dict[str, float]]:
-    """By rule: the share of runs that go back although the policy never changes, and how often they do."""
-    shares_RTP = draw_curves(runs, CANDIDATES, seed=seed)
-    rows: dict[str, dict[str, float]] = {}
-    for name, rollbacks in RULES.items():
-        number_R, _ = rollbacks(shares_RTP, rule)
-        rows[name] = {"false_alarms": float((number_R > 0).mean()), "rollbacks_a_run": float(number_R.mean())}
-    return rows
-
-
-def fallen(runs: int, rule: RollbackConfig, drop: float, drop_at: int, seed: int) -> dict[str, dict[str, float]]:
-    """By rule: iterations from a fall to the rollback, the first fallen one being 1, of runs without a false alarm."""
-    shares_RTP = draw_curves(runs, drop_at + 40, drop=drop, drop_at=drop_at, seed=seed)
-    rows: dict[str, dict[str, float]] = {}
-    for name, first_R in (
-        ("before", rollbacks_before(shares_RTP, rule)[1]),
-        ("now", first_rollbacks(shares_RTP, rule)),
-    ):
-        delays = first_R[first_R >= drop_at] - drop_at + 1
-        rows[name] = {
-            "mean": float(delays.mean()),
-            "median": float(np.median(delays)),
-            "nine_in_ten": float(np.quantile(delays, 0.9)),
-            "false_alarm_before": float(((first_R >= 0) & (first_R < drop_at)).mean()),
-            "not_in_40": float((first_R < 0).mean()),
-        }
-    return rows
-
-
-def normal(values: NDArray[np.float64]) -> Interval:
-    """The interval of before: the normal distribution's, by the variance of the clusters."""
-    half = _Z95 * float(values.std(ddof=1)) / math.sqrt(len(values))
-    return Interval(float(values.mean()), float(values.mean()) - half, float(values.mean()) + half)
-
-
-def shares(values: NDArray[np.float64]) -> Interval:
-    """The interval of now."""
-    return estimate(values.tolist())
-
-
-INTERVALS = {"before": normal, "now": shares}
-
-
-def gain_coverage(runs: int, seed: int) -> dict[str, float]:
-    """How often the interval of the newest candidate's gain over the best of 97 holds 0, the true one, by method."""
-    shares_RTP = draw_curves(runs, CANDIDATES, seed=seed)
-    highest_R = shares_RTP[:, :-1].mean(axis=2).argmax(axis=1)
-    gains_RP = shares_RTP[:, -1] - shares_RTP[np.arange(runs), highest_R]
+def fallen(runs: int, rule: RollbackConfig, drop: float, drop_at: int, seed: int) -> dict[str, float]:
+    """Iterations from a fall to the rollback, the first fallen one being 1, of runs without a false alarm."""
+    first_R = first_rollbacks(draw_curves(runs, drop_at + 40, drop=drop, drop_at=drop_at, seed=seed), rule)
+    delays = first_R[first_R >= drop_at] - drop_at + 1
     return {
-        "before": _held([normal(gains) for gains in gains_RP], 0.0),
-        "now": _held([estimate_difference(gains.tolist(), CANDIDATES - 1) for gains in gains_RP], 0.0),
+        "mean": float(delays.mean()),
+        "median": float(np.median(delays)),
+        "nine_in_ten": float(np.quantile(delays, 0.9)),
+        "false_alarm_before": float(((first_R >= 0) & (first_R < drop_at)).mean()),
+        "not_in_40": float((first_R < 0).mean()),
     }
 
 
-def coverage_of_proportions(size: int, chance: float) -> dict[str, float]:
-    """Exact coverage by method, of puzzles that are right or wrong."""
+def gain_coverage(runs: int, seed: int) -> float:
+    """How often the interval of the newest candidate's gain over the best of 97 holds 0, the true one."""
+    shares_RTP = draw_curves(runs, CANDIDATES, seed=seed)
+    highest_R = shares_RTP[:, :-1].mean(axis=2).argmax(axis=1)
+    gains_RP = shares_RTP[:, -1] - shares_RTP[np.arange(runs), highest_R]
+    return _held([estimate_difference(gains.tolist(), CANDIDATES - 1) for gains in gains_RP], 0.0)
+
+
+def coverage_of_proportions(size: int, chance: float) -> float:
+    """Exact coverage, of puzzles that are right or wrong."""
     weights = [math.comb(size, x) * chance**x * (1.0 - chance) ** (size - x) for x in range(size + 1)]
-    rows: dict[str, float] = {}
-    for name, method in INTERVALS.items():
-        intervals = [method(np.repeat([1.0, 0.0], [x, size - x])) for x in range(size + 1)]
-        rows[name] = sum(weights[x] for x in range(size + 1) if intervals[x].low <= chance <= intervals[x].high)
-    return rows
+    intervals = [estimate([1.0] * x + [0.0] * (size - x)) for x in range(size + 1)]
+    return sum(weight for weight, one in zip(weights, intervals, strict=True) if one.low <= chance <= one.high)
 
 
-def coverage_of_means(runs: int, size: int, chance: float, correlation: float, seed: int) -> dict[str, float]:
-    """Simulated coverage by method, of means of four samples a puzzle."""
+def coverage_of_means(runs: int, size: int, chance: float, correlation: float, seed: int) -> float:
+    """Simulated coverage, of means of four samples a puzzle."""
     rng, strength = np.random.default_rng(seed), 1.0 / correlation - 1.0
     rows_RP = rng.binomial(4, rng.beta(chance * strength, (1.0 - chance) * strength, (runs, size))) / 4.0
-    return {name: _held([method(values) for values in rows_RP], chance) for name, method in INTERVALS.items()}
+    return _held([estimate(values.tolist()) for values in rows_RP], chance)
 
 
 def _held(intervals: list[Interval], truth: float) -> float:
@@ -155,10 +98,11 @@ def measure(runs: int, seed: int) -> dict[str, Any]:
         ],
         "gain_coverage": gain_coverage(runs, seed),
         "proportions": [
-            {"puzzles": n, "p": p, **coverage_of_proportions(n, p)} for n in SIZES for p in CHANCES
+            {"puzzles": n, "p": p, "coverage": coverage_of_proportions(n, p)} for n in SIZES for p in CHANCES
         ],
         "means": [
-            {"puzzles": n, "p": p, **coverage_of_means(2 * runs, n, p, 0.3, seed)} for n in SIZES for p in CHANCES
+            {"puzzles": n, "p": p, "coverage": coverage_of_means(2 * runs, n, p, 0.3, seed)}
+            for n in SIZES for p in CHANCES
         ],
     }  # fmt: skip
     return document
@@ -166,18 +110,18 @@ def measure(runs: int, seed: int) -> dict[str, Any]:
 
 def bars(document: dict[str, Any]) -> list[Bar]:
     """What was promised, what was measured, and whether it is met; `value` and `bar` in the unit of the name."""
-    alarms = document["level"]["now"]["false_alarms"]
+    alarms = document["level"]["false_alarms"]
     rows = [Bar("level runs that go back", alarms, "< 0.05", alarms < 0.05)]
-    gain = document["gain_coverage"]["now"]
+    gain = document["gain_coverage"]
     rows.append(Bar("gain intervals that hold 0", gain, ">= 0.95", gain >= 0.95))
     for kind in ("proportions", "means"):
         for row in document[kind]:
             name = f"coverage of {kind}, {row['puzzles']} puzzles, p = {row['p']}"
-            met = abs(row["now"] - 0.95) <= 0.015
+            met = abs(row["coverage"] - 0.95) <= 0.015
             within = "0.935 to 0.965"
             if kind == "proportions" and not attainable(row["puzzles"], row["p"]):
                 within += ", which no set of neighbouring counts reaches"
-            rows.append(Bar(name, row["now"], within, met))
+            rows.append(Bar(name, row["coverage"], within, met))
     return rows
 
 
@@ -189,60 +133,14 @@ def attainable(size: int, chance: float) -> bool:
     return bool(((between >= 0.935) & (between <= 0.965)).any())
 
 
-def show(document: dict[str, Any], console: Console) -> None:
-    """The tables for the terminal."""
-    rule = document["rule"]
-    named = f"drop_se {rule['drop_se']:g}, patience {rule['patience']}"
-    rows = [
-        [name, f"{row['false_alarms']:.1%}", f"{row['rollbacks_a_run']:.2f}"]
-        for name, row in document["level"].items()
-    ]  # fmt: skip
-    _print(
-        console, f"policy that stays level, {CANDIDATES} iterations, {named}", ["rule", "go back", "rollbacks"], rows
-    )
-    rows = [
-        [
-            f"{row['drop'] * 100:g} points after {row['after']}", name, f"{row[name]['mean']:.1f}",
-            f"{row[name]['median']:g}", f"{row[name]['nine_in_ten']:.0f}", f"{row[name]['not_in_40']:.1%}",
-            f"{row[name]['false_alarm_before']:.1%}",
-        ]
-        for row in document["fallen"]
-        for name in RULES
-    ]  # fmt: skip
-    head = ["fall", "rule", "mean delay", "median", "9 in 10", "not in 40", "back before it fell"]
-    _print(console, "iterations until a fall is noticed", head, rows)
-    gain = document["gain_coverage"]
-    _print(console, "gain over the best of 97", ["interval", "holds 0"], [[n, f"{v:.1%}"] for n, v in gain.items()])
-    for kind, what in (("proportions", "right or wrong puzzles, exact"), ("means", "four samples a puzzle")):
-        rows = [[str(n), *(_pair(document[kind], n, p) for p in CHANCES)] for n in SIZES]
-        head = ["puzzles", *(f"p = {p}" for p in CHANCES)]
-        _print(console, f"coverage of 95% intervals, before -> now: {what}", head, rows)
-
-
-def _pair(rows: list[dict[str, Any]], size: int, chance: float) -> str:
-    row = next(row for row in rows if (row["puzzles"], row["p"]) == (size, chance))
-    return f"{row['before']:.1%} -> {row['now']:.1%}"
-
-
-def _print(console: Console, title: str, head: list[str], rows: list[list[str]]) -> None:
-    table = Table(title=title, title_justify="left")
-    for name in head:
-        table.add_column(name, justify="left" if name in ("rule", "fall", "interval") else "right")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> None:
+    parser = parser_of(__doc__)
     parser.add_argument("--runs", type=int, default=1000, help="simulated runs of each kind")
     parser.add_argument("--seed", type=int, default=0)
-    add_json_option(parser)
     options = parser.parse_args()
     document = measure(options.runs, options.seed)
-    tell(document, bars(document), lambda: show(document, Console()), as_json=options.json)
-    return 0
+    tell(document, bars(document), as_json=options.json)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

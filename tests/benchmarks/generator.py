@@ -3,7 +3,6 @@
 python -m tests.benchmarks.generator [--seeds N] [--val PATH] [--json]
 """
 
-import argparse
 import statistics
 import time
 from collections import Counter
@@ -16,7 +15,7 @@ from stages.environments.temporal_clue.config import TIERS, PuzzleConfig
 from stages.environments.temporal_clue.formal import FormalPuzzle
 from stages.environments.temporal_clue.generation.generate import generate_formal
 from stages.environments.temporal_clue.language.reader import read_formal
-from tests.support.bars import Bar, add_json_option, tell
+from tests.support.bars import Bar, parser_of, tell
 
 FAMILY = environment.get("temporal_clue")
 VAL = Path(__file__).parents[2].parent / "shared" / "data" / "temporal-clue" / "val.json"
@@ -67,10 +66,9 @@ def compare_kinds(path: Path) -> dict[str, dict[str, float]]:
 
 def main() -> None:
     """Prints the comparison."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--val", type=Path, default=VAL)
-    add_json_option(parser)
     options = parser.parse_args()
     report: dict[str, Any] = {"classes": {}, "kinds": compare_kinds(options.val) if options.val.exists() else {}}
     for name, (config, published_s) in CLASSES.items():
@@ -78,17 +76,7 @@ def main() -> None:
         report["classes"][name] = {**timed, "published_s": published_s, "ratio": published_s / timed["median_s"]}
     rows = report["classes"].items()
     bars = [Bar.at_least(f"{name}: the published generator's seconds over ours", row["ratio"], 1) for name, row in rows]
-    tell(report, bars, lambda: show(report), as_json=options.json)
-
-
-def show(report: dict[str, Any]) -> None:
-    """Prints both comparisons."""
-    print(f"{'size class':32} {'published s':>12} {'ours s':>10} {'ratio':>8} {'clues':>6}")
-    for name, row in report["classes"].items():
-        print(f"{name:32} {row['published_s']:12.2f} {row['median_s']:10.4f} {row['ratio']:8.0f} {row['clues']:6.0f}")
-    print(f"\n{'clue kind':32} {'published':>12} {'ours':>10}")
-    for name, row in report["kinds"].items():
-        print(f"{name:32} {row['published']:12.3f} {row['ours']:10.3f}")
+    tell(report, bars, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ others their time, and the document says how it ended. The parts, in this order:
 `--device cpu` runs the parts in their smallest form, to see that they run; it has no bars.
 """
 
-import argparse
 import json
 import os
 import signal
@@ -24,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.bars import Bar, add_json_option, tell
+from tests.support.bars import Bar, parser_of, progress, tell
 from tests.support.gpu import lacks_gpu
 
 HERE = Path(__file__).parents[2]
@@ -50,12 +49,8 @@ class Part:
 def trainer(shape: str, repeats: int) -> Part:
     """A shape, eager and compiled, under the mask that runs have."""
     words = ("--mask", "tree", "--compile", "both", "--repeats")
-    return Part(
-        "trainer_gpu",
-        150,
-        ("--shape", shape, *words, str(repeats)),
-        ("--shape", "tiny", *words, "1", "--device", "cpu"),
-    )
+    tiny = ("--shape", "tiny", *words, "1", "--device", "cpu")
+    return Part("trainer_gpu", 150, ("--shape", shape, *words, str(repeats)), tiny)
 
 
 PARTS = {
@@ -106,19 +101,11 @@ def card() -> str:
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
-def show(report: dict[str, Any]) -> None:
-    """Prints how each part ended; their documents are in `--json`."""
-    print(f"{report['device']}, commit {report['commit']}")
-    for name, part in report["parts"].items():
-        print(f"{name}: status {part['status']} after {part['seconds']:.0f} s")
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--part", nargs="+", choices=PARTS, help="only these parts")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--trl-python", metavar="PATH", help="a Python that has TRL")
-    add_json_option(parser)
     options = parser.parse_args()
     if lacks_gpu(options.device, "runs the parts in their smallest form"):
         return 2
@@ -129,7 +116,7 @@ def main() -> int:
             continue
         if options.trl_python and part.module == "versus_trl":
             arguments = (*arguments, "--trl-python", options.trl_python)
-        print(f"{name} ...", file=sys.stderr, flush=True)
+        progress(f"{name} ...")
         parts[name] = measured(part, arguments)
         if document := parts[name]["document"]:
             bars += [Bar(f"{name}: {bar['name']}", bar["value"], bar["bar"], bar["met"]) for bar in document["bars"]]
@@ -141,7 +128,7 @@ def main() -> int:
         "date": time.strftime("%Y-%m-%d"),
         "parts": parts,
     }
-    tell(report, bars, lambda: show(report), as_json=options.json)
+    tell(report, bars, as_json=options.json)
     return 0 if any(part["document"] for part in parts.values()) else 1
 
 

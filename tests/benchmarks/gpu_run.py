@@ -7,7 +7,6 @@ the end of the first evaluation tells of the start of the engine. With `--turns`
 alternately.
 """
 
-import argparse
 import json
 import os
 import re
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from artifacts.layout import RunLayout
-from tests.support.bars import Bar, add_json_option, tell
+from tests.support.bars import Bar, parser_of, progress, tell
 from tests.support.gpu import lacks_gpu
 
 TASK = Path(__file__).parents[1] / "support" / "noise_task.py"
@@ -97,7 +96,7 @@ def run(command: list[str], folder: Path) -> dict[str, tuple[float, float]]:
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     assert process.stderr is not None
     for line in process.stderr:
-        print(line, end="", file=sys.stderr, flush=True)
+        progress(line.rstrip())
         if shown := re.match(r"(\S+) +(\d+\.\d) s$", line):
             end = time.monotonic()
             stages[shown[1]] = (end - float(shown[2]) - started, end - started)
@@ -170,24 +169,17 @@ def bars(figures: dict[str, Any]) -> list[Bar]:
     ]
 
 
-def show(figures: dict[str, Any]) -> None:
-    """Prints the figures, one a line."""
-    for name, value in figures.items():
-        print(f"{name}: {value}")
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--turns", action="store_true", help="with engine.takes_turns")
-    add_json_option(parser)
     options = parser.parse_args()
     if lacks_gpu(options.device, "runs the same code"):
         return 2
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory(prefix="bench-gpu-run-") as folder:
         figures = measure(options.device, options.turns, Path(folder))
-    tell(figures, bars(figures), lambda: show(figures), as_json=options.json)
+    tell(figures, bars(figures), as_json=options.json)
     return 0
 
 

@@ -5,7 +5,6 @@ STREAM's triad, `a = b + s * c` in fp32: two reads and a write a number. Arrays 
 least 256 MiB, at most an eighth of the free memory). The best of several counts.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -14,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.support.bars import add_json_option, tell
+from tests.support.bars import parser_of, tell
 
 REPEATS = 7
 LEAST_BYTES = 256 * 2**20
@@ -51,8 +50,7 @@ def triad_bandwidth() -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_json_option(parser)
+    parser = parser_of(__doc__)
     options = parser.parse_args()
     import torch
 
@@ -62,7 +60,7 @@ def main() -> None:
     torch.set_num_threads(cores)
     speeds = {"bf16": gflops(torch.bfloat16), "fp32": gflops(torch.float32)}
     speed = {"cores": cores, "matmul_gflops": speeds, "memory_gb_per_s": triad_bandwidth() / 1e9}
-    tell(speed, [], lambda: print(json.dumps(speed)), as_json=options.json)
+    tell(speed, [], as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -32,9 +32,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from artifacts.reading import Artifact
 from artifacts.schemas import PUZZLES
 from artifacts.store.store import Store
@@ -45,7 +42,7 @@ from stages.environments.puzzle import Puzzle
 from stages.environments.temporal_clue.config import ConceptConfig, PuzzleConfig
 from tests.support.bars import Bar, tell
 from tests.support.concept_proofs import Proof, entropy, prove, used_concepts
-from tests.support.seeded import add_seed_options, joined, parse, run_store
+from tests.support.seeded import joined, parse, run_store, seeded_parser
 from tests.support.whole_runs import deerstalker, train
 
 PARTS = ("puzzles", "harder", "merged")
@@ -235,26 +232,8 @@ def bars(document: dict[str, Any]) -> list[Bar]:
     return found
 
 
-def show(document: dict[str, Any], console: Console) -> None:
-    """Prints each part."""
-    if proved := document.get("puzzles"):
-        console.print(f"proved of {proved['puzzles']} puzzles: {proved}", soft_wrap=True)
-    for seed, row in document.get("harder", {}).items():
-        console.print(f"{seed}: " + ", ".join(f"{name} {value:.1f}" for name, value in row.items()), soft_wrap=True)
-    for seed, rows in document.get("merged", {}).items():
-        table = Table(title=f"seed {seed}: percent on the base's test puzzles", title_justify="left")
-        columns = [f"{task}_{metric}" for task in OWN.values() for metric in ("accuracy", "exact")]
-        for name in ("model", *columns, "gain kept"):
-            table.add_column(name.replace("_", " "))
-        for name, row in rows.items():
-            shares = " / ".join(f"{share:.2f}" for share in kept(rows, name).values())
-            table.add_row(name, *(f"{row[column]:.1f}" for column in columns), shares)
-        console.print(table)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_seed_options(parser, SEEDS)
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = seeded_parser(__doc__, SEEDS)
     parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS))
     parser.add_argument("--count", type=int, default=PROVED_PUZZLES, help="puzzles of the part `puzzles`")
     parser.add_argument("--hard", type=int, default=HARD_PUZZLES, help="puzzles of each kind in the part `harder`")
@@ -272,9 +251,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if part in options.parts:
                     measured.setdefault(part, {})[seed] = measure(seed, store, options)
     document = joined(options.join, measured)
-    tell(document, bars(document), lambda: show(document, Console()), as_json=options.json)
-    return 0
+    tell(document, bars(document), as_json=options.json)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

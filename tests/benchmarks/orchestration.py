@@ -18,14 +18,12 @@ Cancel and kill strike once in `sample` and once in `finetune`, in a tiny run wh
 On a machine that does other things the wall times grow with its load, which is printed.
 """
 
-import argparse
 import os
 import shutil
 import signal
 import sqlite3
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -33,13 +31,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord, read_run
-from tests.support.bars import Bar, add_json_option, tell
+from tests.support.bars import Bar, parser_of, tell
 from tests.support.installed import SLOW, TINY, Installation
+from tests.support.processes import DEERSTALKER
 
 OVERHEAD_BAR, CACHED_BAR_S, CANCEL_BAR_S, KILL_BAR_S = 0.05, 1.0, 5.0, 10.0
 LONG = ["puzzles.train=512", "sample.puzzles_per_iteration=512", "finetune.epochs=2000"]
@@ -48,7 +44,7 @@ PHASES = ("sample", "finetune")
 
 def train(recipe: str, iterations: int, store: Path) -> float:
     """Runs the recipe to the end, as a user would; returns the command's seconds."""
-    command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--json", "--recipe", recipe]
+    command = [DEERSTALKER, "train", "--json", "--recipe", recipe]
     command += ["--run", "measured", "--store", str(store), "--set", f"iterations={iterations}"]
     started = time.perf_counter()
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
@@ -150,58 +146,24 @@ def measured(recipe: str, iterations: int, folder: Path) -> dict[str, Any]:
     return {**measurement, "load": os.getloadavg()[0]}
 
 
-def bars(measurement: dict[str, Any]) -> list[Bar]:
+def bars(figures: dict[str, Any]) -> list[Bar]:
     """What was promised, and what was measured."""
     return [
-        Bar.at_most("overhead of an iteration, share", measurement["overhead_share"], OVERHEAD_BAR),
-        Bar.at_most("slowest cached stage, s", measurement["reentry"]["worst_s"], CACHED_BAR_S),
-        *(
-            Bar.at_most(f"{end['what']} in {end['phase']}, s", end["gone_s"], end["bar_s"])
-            for end in measurement["ends"]
-        ),
+        Bar.at_most("overhead of an iteration, share", figures["overhead_share"], OVERHEAD_BAR),
+        Bar.at_most("slowest cached stage, s", figures["reentry"]["worst_s"], CACHED_BAR_S),
+        *(Bar.at_most(f"{one['what']} in {one['phase']}, s", one["gone_s"], one["bar_s"]) for one in figures["ends"]),
     ]
 
 
-def show(measurement: dict[str, Any], console: Console) -> None:
-    """Prints the figures."""
-    table = Table(
-        title=f"orchestration, recipe {measurement['recipe']}, load {measurement['load']:.1f}", title_justify="left"
-    )
-    for name in ("what", "measured"):
-        table.add_column(name, justify="left" if name == "what" else "right")
-
-    def row(what: str, value: float, form: str) -> None:
-        table.add_row(what, form.format(value))
-
-    number, again = len(measurement["iterations"]), measurement["reentry"]
-    row(
-        f"iteration, median of {number}",
-        statistics.median(item["wall_s"] for item in measurement["iterations"]),
-        "{:.2f} s",
-    )
-    row("  not the stages' own work", measurement["overhead_s"], "{:.3f} s")
-    row("  as a share", measurement["overhead_share"], "{:.1%}")
-    row("  as a share of all iterations together", measurement["overhead_share_of_all"], "{:.1%}")
-    row(f"re-entry: slowest of {again['stages']} stages, all Cached", again["worst_s"], "{:.3f} s")
-    row("  a stage, median", again["median_s"], "{:.3f} s")
-    row("  the flow run", again["flow_s"], "{:.1f} s")
-    row("  the command", again["command_s"], "{:.1f} s")
-    for end in measurement["ends"]:
-        row(f"{end['what']} in {end['phase']}: no process left", end["gone_s"], "{:.2f} s")
-        row("  and Prefect says so", end["told_s"], "{:.2f} s")
-    console.print(table)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--recipe", default="quickstart", help="quickstart, tiny (that of the tests), or a TOML file")
     parser.add_argument("--iterations", type=int, default=8)
-    add_json_option(parser)
     options = parser.parse_args()
     recipe = str(TINY) if options.recipe == "tiny" else options.recipe
     with tempfile.TemporaryDirectory() as scratch:
         measurement = measured(recipe, options.iterations, Path(scratch))
-    tell(measurement, bars(measurement), lambda: show(measurement, Console()), as_json=options.json)
+    tell(measurement, bars(measurement), as_json=options.json)
 
 
 if __name__ == "__main__":

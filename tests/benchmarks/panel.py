@@ -23,7 +23,7 @@ from typing import Any
 
 from stages.environments.reasoning_gym.generators import entry_at, is_scorable, level_count, score
 from stages.environments.reasoning_gym.refused import REFUSED
-from tests.support.bars import Bar, add_json_option, tell
+from tests.support.bars import Bar, parser_of, progress, tell
 
 NONSENSE = ("banana", "6+6+6+6", "no answer at all", "[[]]")
 """Answers that are wrong for every item whose right answer they do not contain."""
@@ -139,7 +139,7 @@ def measured(tasks: Sequence[str], items: int, seconds: float, hash_seed: int) -
             if not line:
                 figures[left.pop(0)] = {"levels": 0, "items": 0, "fails": f"its process ended with {child.wait()}"}
                 break
-            print(line[1:], end="", file=sys.stderr, flush=True)  # minutes pass until the table
+            progress(line[1:].rstrip())  # minutes pass until the table
             found = json.loads(line[1:])
             figures[found.pop("task")] = found
             left.pop(0)
@@ -168,11 +168,10 @@ def judged(first: dict[str, dict[str, Any]], again: dict[str, dict[str, Any]]) -
 
 def main() -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("--items", type=int, default=20, help="items of each generator")
     parser.add_argument("--seconds", type=float, default=2.0, help="no further item is drawn after so much CPU time")
     parser.add_argument("--serve", default="", help=argparse.SUPPRESS)
-    add_json_option(parser)
     options = parser.parse_args()
     if options.serve:
         serve(options.serve.split(","), options.items, options.seconds)
@@ -191,21 +190,7 @@ def main() -> None:
             "names that are refused but that the package does not have", len(REFUSED.keys() - figures.keys()), 0
         ),
     ]
-    tell(report, bars, lambda: show(figures), as_json=options.json)
-
-
-def show(figures: dict[str, dict[str, Any]]) -> None:
-    """Prints a row for each generator."""
-    head = ("generator", "items/s", "grades/s", "levels", "repeated", "characters", "sentence", "half", "nonsense")
-    print(f"{head[0]:28} " + " ".join(f"{name:>10}" for name in head[1:]))
-    for task, row in figures.items():
-        if "partial" in row:
-            numbers = [f"{row[name]:10.0f}" for name in ("items_per_s", "grades_per_s", "levels")]
-            numbers += [f"{row['repeated']:10.2f}", f"{row['prompt_characters']:10d}"]
-            numbers += [f"{row['partial'][name]:10.2f}" for name in ("sentence", "half", "nonsense")]
-            print(f"{task:28} " + " ".join(numbers))
-        if row["fails"] or task in REFUSED:
-            print(f"{task:28} {'refused' if task in REFUSED else 'FAILS'}: {REFUSED.get(task) or row['fails']}")
+    tell(report, bars, as_json=options.json)
 
 
 if __name__ == "__main__":

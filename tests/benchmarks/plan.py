@@ -1,8 +1,8 @@
 """`deerstalker plan` beside the trainer itself on tensors without data: `python -m tests.benchmarks.plan [--json]`.
 
 The real `Trainer.step` runs on fake tensors, with a fake process group of eight, for models of 1.5, 14 and 32 billion
-weights; the plan of the same step on the CPU must agree within 10%. The output also has the plans of recipes on GPUs
-and, with `--saved`, the memory and the traffic of processes that save a model. `--measured 1 2 4` takes real steps with
+weights; the plan of the same step on the CPU must agree within 10%. The output also has the plans of recipes on
+GPUs. `--measured 1 2 4` takes real steps with
 1, 2 and 4 processes on this machine. Their peak memory must also agree within 10%; four processes take 15 GB.
 
 `--only time [--sizes 20M ...]` takes none of these steps. It runs iterations of models of three sizes on this CPU, and
@@ -13,14 +13,10 @@ bytes of bf16, so the bandwidth of that CPU counts half.
 """
 
 import argparse
-import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -40,7 +36,7 @@ from stages.hardware.compute_type import native_type
 from stages.training.job import OptimizerConfig
 from stages.training.worker_group.hardware import TrainHardware
 from tests.benchmarks.machine_speed import measured_machine
-from tests.support.bars import Bar, add_json_option, tell
+from tests.support.bars import Bar, parser_of, tell
 from tests.support.installed import ONE_ENGINE, TINY
 from tests.support.processes import own_memory
 from tests.support.whole_runs import train
@@ -227,59 +223,31 @@ def time_iteration(sizes: dict[str, int], gpu: Gpu, token_seconds: float) -> dic
     }
 
 
-def measure_saving(processes: int) -> dict[str, Any]:
-    """Returns what gloo processes take to save a model of 67 million weights in files of 40 MiB.
-
-    Returns:
-        Bytes: by which the first process and the fullest other one grew, that any other one received, of the largest
-        tensor, and of a file with the first process's rows of a tensor.
-    """
-    from tests.support.saving import LARGE, LARGE_FILE
-
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "saved"
-        command = [sys.executable, "-m", "tests.support.saving", out, str(processes), "--large"]
-        subprocess.run(command, env=os.environ | _FREED_AT_ONCE, check=True)
-        first, *others = (json.loads((out / f"rank-{rank}.json").read_text()) for rank in range(processes))
-    largest = 2 * LARGE.vocab_size * LARGE.embed_dim
-    return {
-        "processes": processes,
-        "first": first["grown"],
-        "others": max(other["grown"] for other in others),
-        "received": max(sum(n for name, n in other["bytes"].items() if name != "send") for other in others),
-        "largest": largest,
-        "planned": LARGE_FILE + largest // processes,
-    }
-
-
 def main() -> None:
     """Entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_json_option(parser)
+    parser = parser_of(__doc__)
     parser.add_argument("--layers", type=int, help="simulate only so many layers of each model, to look at the form")
     parser.add_argument("--only", choices=[*SIMULATED, "none", "time"], help="simulate one model or none; or time")
     parser.add_argument("--sizes", choices=list(TIMED), nargs="+", default=list(TIMED), help="models to time")
     parser.add_argument("--measured", type=int, nargs="*", default=[], help="measure groups of so many processes")
-    parser.add_argument("--saved", type=int, nargs="*", default=[], help="measure how so many processes save a model")
     arguments = parser.parse_args()
-    figures, held, shown = time_figures(arguments) if arguments.only == "time" else memory_figures(arguments)
-    tell(figures, held, shown, as_json=arguments.json)
+    figures, held = time_figures(arguments) if arguments.only == "time" else memory_figures(arguments)
+    tell(figures, held, as_json=arguments.json)
 
 
-def time_figures(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Bar], Callable[[], None]]:
-    """Measures iterations; returns figures, bars and what prints them."""
+def time_figures(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Bar]]:
+    """Measures iterations; returns figures and bars."""
     gpu = machine_as_gpu()
     least = time_iteration(SMALLEST, gpu, token_seconds=0)
     missing = least["measured"]["sample"] + least["measured"]["evaluate"] - least["planned"]["sample"]
     token_seconds = missing / least["sampled_tokens"]
     timed = {name: time_iteration(TIMED[name], gpu, token_seconds) for name in arguments.sizes}
     machine = asdict(gpu) | {"token_seconds": token_seconds, "compute_type": _TYPE}
-    return {"machine": machine, "times": timed}, time_bars(timed), lambda: show_times(machine, timed)
+    return {"machine": machine, "times": timed}, time_bars(timed)
 
 
-def memory_figures(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Bar], Callable[[], None]]:
-    """Simulates steps, measures groups and saving, and plans; returns figures, bars and what prints them."""
-    saved = [measure_saving(processes) for processes in arguments.saved]
+def memory_figures(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Bar]]:
+    """Simulates steps, measures groups, and plans; returns figures and bars."""
     measured = [measure(processes) for processes in arguments.measured]
     steps: dict[str, dict[str, Any]] = {}
     for name, master in SIMULATED.items():
@@ -290,35 +258,19 @@ def memory_figures(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[
     plans: dict[str, Any] = {}
     for name, (recipe, gpus, nodes) in PLANNED.items():
         loaded = load_recipe(recipe)
-        plans[name] = document(make_plan(loaded, load_profile("cuda"), cluster(gpus, nodes)), 2.5)
-    figures = {"steps": steps, "measured": measured, "saved": saved, "plans": plans}
-    held = [*bars(steps, measured), *bars_of_saving(saved), *bars_of_rows(plans)]
-    return figures, held, lambda: show(steps, plans)
-
-
-def bars_of_saving(saved: list[dict[str, Any]]) -> list[Bar]:
-    """Whether the first process alone receives weights, and none holds more than it must."""
-    return [
-        bar
-        for group in saved
-        for bar in (
-            Bar.at_most(f"{group['processes']} processes save: bytes that others than the first receive",
-                        group["received"], 0),
-            Bar.at_most(f"{group['processes']} processes save: memory of another one, of the largest tensor",
-                        group["others"] / group["largest"], 1),
-            Bar.at_most(f"{group['processes']} processes save: memory of the first one, of the plan",
-                        group["first"] / group["planned"], 1 + AGREEMENT),
-        )
-    ]  # fmt: skip
+        plans[name] = document(make_plan(loaded, load_profile("cuda"), cluster(gpus, nodes)), 2.5)["fitting"]
+    figures = {"steps": steps, "measured": measured, "plans": plans}
+    held = [*bars(steps, measured), *bars_of_rows(plans)]
+    return figures, held
 
 
 def bars_of_rows(plans: dict[str, Any]) -> list[Bar]:
     """Whether steps of few rows keep eight processes busy with `pack.rows_multiple`."""
     return [
         Bar.at_most(f"{name}: share of a step that processes lose with pack.rows_multiple",
-                    plan["fitting"]["times"]["lost_divided"], 0.15)
+                    plan["times"]["lost_divided"], 0.15)
         for name, plan in plans.items()
-        if name.startswith("openpipe") and plan["fitting"]
+        if name.startswith("openpipe") and plan
     ]  # fmt: skip
 
 
@@ -343,35 +295,6 @@ def time_bars(timed: dict[str, dict[str, Any]]) -> list[Bar]:
     """Whether the plan's seconds agree with those of iterations."""
     name = "difference of the planned iteration from the measured, share"
     return [Bar.at_most(f"{size}: {name}", abs(row["difference"]), TIME_AGREEMENT) for size, row in timed.items()]
-
-
-def show_times(machine: dict[str, Any], timed: dict[str, dict[str, Any]]) -> None:
-    """Prints the rates of the machine, and a line for each model."""
-    rates = f"{PRODUCTS_SHARE * machine['flops'] / 1e9:.0f} GFLOP/s in {_TYPE}, {machine['bandwidth'] / 1e9:.1f} GB/s"
-    print(f"this machine: {rates}, {1e6 * machine['token_seconds']:.0f} µs a sampled token")
-    for size, row in timed.items():
-        plan, seen = row["planned"], row["measured"]
-        sample = f"sample {plan['sample']:.1f} s (measured {seen['sample'] + seen['evaluate']:.1f})"
-        train = f"train and save {plan['train'] + plan['save']:.1f} s (measured {seen['finetune']:.1f})"
-        print(f"{size}: {sample}, {train}, {row['difference']:+.0%}; {plan['limit']}")
-
-
-def show(steps: dict[str, dict[str, Any]], plans: dict[str, Any]) -> None:
-    """Prints a line for each step and each plan."""
-    for name, step in steps.items():
-        peaks = f"planned {step['planned']['peak'] / 1e9:.2f} GB, simulated {step['simulated']['total'] / 1e9:.2f} GB"
-        print(f"{name}: {step['layers']} layers, {PROCESSES} processes, {peaks}, {step['seconds']} s")
-    for name, plan in plans.items():
-        layout = plan["fitting"]
-        fits = "does not fit" if layout is None else f"{layout['memory']['train'] / 1e9:.1f} GB while training"
-        times = {} if layout is None else layout["times"]
-        costs = "" if layout is None else f", {times['iteration']:.0f} s, {times['limit']}"
-        waits = (
-            ""
-            if layout is None
-            else (f"; processes lose {times['lost']:.0%} of a step, {times['lost_divided']:.0%} with rows_multiple")
-        )
-        print(f"{name}: {fits}{costs}{waits}")
 
 
 if __name__ == "__main__":

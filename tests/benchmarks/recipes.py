@@ -5,28 +5,24 @@ it down. Recipes that others start from run first, also if they were not named. 
 sampled, graded and learned from, not the recipe's merit.
 """
 
-import argparse
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from artifacts.store.store import Store
 from flows.config.recipes import load_recipe, recipe_names
 from flows.lookup.history import read_run
 from flows.report.metrics import mean_known
-from tests.support.bars import Bar, add_json_option, tell
+from tests.support.bars import Bar, parser_of, progress, tell
+from tests.support.processes import DEERSTALKER
 from tests.support.scaled_recipes import in_order, scaled_settings, write_sums
 
 
 def run(name: str, store: str, profile: str) -> dict[str, Any]:
     """One scaled run; where it failed, its last words in place of figures."""
-    command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--json", "--recipe", name, "--run", name]
+    command = [DEERSTALKER, "train", "--json", "--recipe", name, "--run", name]
     command += ["--store", store, "--profile", profile]
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -57,38 +53,19 @@ def figures(name: str, store: str) -> dict[str, Any]:
     }
 
 
-def show(rows: list[dict[str, Any]], console: Console) -> None:
-    """Prints the table, and the last words of what failed."""
-    table = Table(title="one small iteration of each recipe", title_justify="left")
-    for name in ("recipe", "reward", "iterations", "steps", "policy loss", "grad norm", "seconds", "exit status"):
-        table.add_column(name, justify="left" if name == "recipe" else "right")
-    for row in rows:
-        numbers = (row.get(name) for name in ("reward", "policy_loss", "grad_norm"))
-        reward, loss, norm = ("" if number is None else f"{number:.4g}" for number in numbers)
-        iterations, steps = (str(row.get(name, "")) for name in ("iterations", "steps"))
-        table.add_row(
-            row["recipe"], reward, iterations, steps, loss, norm, f"{row['seconds']:.0f}", str(row["exit_status"])
-        )
-    console.print(table)
-    for row in rows:
-        if "error" in row:
-            console.print(f"{row['recipe']}: {row['error']}", markup=False, highlight=False, soft_wrap=True)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("recipes", nargs="*", metavar="NAME", help="recipes to run; by default all")
     parser.add_argument("--profile", default="cpu")
     parser.add_argument("--store", help="keep the runs here; by default they go with the benchmark")
-    add_json_option(parser)
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as scratch:
         for name in in_order(options.recipes or recipe_names()):
-            print(f"{name} ...", file=sys.stderr, flush=True)
+            progress(f"{name} ...")
             rows.append(run(name, options.store or scratch, options.profile))
     bars = [Bar.at_most("recipes that failed", sum(bool(row["exit_status"]) for row in rows), 0)]
-    tell({"recipes": rows}, bars, lambda: show(rows, Console()), as_json=options.json)
+    tell({"recipes": rows}, bars, as_json=options.json)
 
 
 if __name__ == "__main__":

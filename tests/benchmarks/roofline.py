@@ -9,19 +9,14 @@ and attention alone, with one kernel between the head's logits and its loss: no 
 times are those of docs/gpu.md, for the same rows and shapes, eager.
 """
 
-import argparse
-import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from stages.models.shape import read_shape
 from tests.benchmarks.trainer_gpu import SHAPES, write_config
-from tests.support.bars import add_json_option, tell
+from tests.support.bars import parser_of, tell
 from tests.support.step_work import BANDWIDTH, PEAK_FLOPS, Row, head_work, layer_work
 
 MEASURED_TOKENS_A_SECOND = {"qwen2.5-0.5b": 47_100, "qwen2.5-7b": 8_750}
@@ -40,45 +35,18 @@ def measure(name: str, folder: Path) -> dict[str, Any]:
         "layers, fused": fused, "head, compiled": compiled, "both, fused": fused.plus(compiled),
     }  # fmt: skip
     rows = {part: asdict(work) | {"of_measured": work.seconds / measured} for part, work in parts.items()}
-    return {
-        "shape": name,
-        "tokens": row.tokens,
-        "recomputed": sizes.checkpointing,
-        "measured_s": measured,
-        "parts": rows,
-    }
+    facts = {"shape": name, "tokens": row.tokens, "recomputed": sizes.checkpointing, "measured_s": measured}
+    return {**facts, "parts": rows}
 
 
-def show(report: dict[str, Any], console: Console) -> None:
-    """Prints a table a shape."""
-    for shape in report["shapes"]:
-        again = ", layers recomputed" if shape["recomputed"] else ""
-        title = (
-            f"{shape['shape']}, a row of {shape['tokens']:,} tokens{again}: computed; an H100 took "
-            f"{shape['measured_s'] * 1e3:,.0f} ms (eager)"
-        )
-        table = Table(title=title, title_justify="left")
-        for place, words in enumerate(("part", "TFLOP", "GB", "launches", "FLOPs ms", "bytes ms", "least ms", "share")):
-            table.add_column(words, justify="right" if place else "left")
-        for part, row in shape["parts"].items():
-            table.add_row(
-                part, f"{row['flops'] / 1e12:.1f}", f"{row['bytes'] / 1e9:.1f}", f"{row['launches']:,}",
-                f"{row['flops'] / PEAK_FLOPS * 1e3:.1f}", f"{row['bytes'] / BANDWIDTH * 1e3:.1f}",
-                f"{row['seconds'] * 1e3:.1f}", f"{row['of_measured']:.0%}",
-            )  # fmt: skip
-        console.print(table)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_json_option(parser)
+def main() -> None:
+    parser = parser_of(__doc__)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-roofline-") as folder:
         shapes = [measure(name, Path(folder)) for name in MEASURED_TOKENS_A_SECOND]
     report = {"peak_flops": PEAK_FLOPS, "bandwidth": BANDWIDTH, "shapes": shapes}
-    tell(report, [], lambda: show(report, Console(width=120)), as_json=options.json)
-    return 0
+    tell(report, [], as_json=options.json)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

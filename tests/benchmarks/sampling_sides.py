@@ -32,7 +32,6 @@ from stages.sampling.client import Prompt, request_body
 from stages.sampling.config import SamplingConfig
 from stages.sampling.replicas.process import engine_arguments, engine_environment
 from stages.sampling.replicas.threads import THREADS_VARIABLE, cpu_threads
-from tests.support.engine_work import Sampled
 from tests.support.raw_vllm import RAW_PARAMETERS
 
 HERE = Path(__file__).parents[2]
@@ -71,15 +70,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Run:
-    """One call of a side."""
+    """One call of a side: its seconds, and the completion tokens."""
 
     seconds: float
-    groups: tuple[Sampled, ...]
-
-    @property
-    def tokens(self) -> int:
-        """Completion tokens."""
-        return sum(sum(group.completions) for group in self.groups)
+    tokens: int
 
 
 class Side(Protocol):
@@ -124,7 +118,7 @@ class Bench:
         return [self.tokenizer.prompt_ids(prompt) for prompt in chosen["prompt"]]
 
     def _drawn(self, recipe: Recipe, ctx: StageContext) -> Ref[Puzzles]:
-        count = max(TOKENIZER_PUZZLES, self.case.prompts * (WARM_UP + 2 * self.case.repeats))
+        count = max(TOKENIZER_PUZZLES, self.case.prompts * (WARM_UP + self.case.repeats))
         config = recipe.puzzles.model_copy(update={"train": count, "val": 0, "test": 0})
         return prepare(ctx, config, out=ArtifactAddress(self.store, "drawn", Puzzles))
 
@@ -176,10 +170,7 @@ class StageSide:
     def run(self, call: int, max_tokens: int) -> Run:
         """One call of the stage."""
         seconds, rows = self._sampled(call, self.bench.case.config(max_tokens), str(call))
-        groups = rows.group_by("group", maintain_order=True).agg(
-            pl.col("prompt_token_ids").first(), pl.col("completion_token_ids").list.len()
-        )
-        return Run(seconds, tuple(Sampled(prompt, lengths) for _, prompt, lengths in groups.iter_rows()))
+        return Run(seconds, int(rows["completion_token_ids"].list.len().sum()))
 
     def greedy(self, call: int) -> list[list[int]]:
         """See `Side`."""
@@ -235,9 +226,8 @@ class RawSide:
 
     def run(self, call: int, max_tokens: int) -> Run:
         """One call of `generate`."""
-        prompts = self.bench.prompts(call)
-        answer = self._asked(prompts, self.bench.case.config(max_tokens))
-        return Run(answer["seconds"], tuple(map(Sampled, prompts, answer["lengths"])))
+        answer = self._asked(self.bench.prompts(call), self.bench.case.config(max_tokens))
+        return Run(answer["seconds"], sum(map(sum, answer["lengths"])))
 
     def greedy(self, call: int) -> list[list[int]]:
         """See `Side`."""

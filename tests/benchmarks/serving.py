@@ -1,36 +1,24 @@
 """What a sampled token costs besides its model: `python -m tests.benchmarks.serving [--json]`, 3 minutes on two cores.
 
-**Tokens**: CPU time of each process, in microseconds a token, with 1,024 completions in flight (64 prompts x 16
+CPU time of each process, in microseconds a token, with 1,024 completions in flight (64 prompts x 16
 samples) of 8, 64 and 256 tokens. `core` is vLLM's engine core with the model, `server` the process before it, `flow`
 the process that runs the stage `sample` and stores its shards. Beside it, on the same engine arguments,
 `vllm.LLM.generate` (`llm`) and `vllm.AsyncLLM.generate` (`async`), where `server` is the process that calls it. Two
 models: that of `quickstart`, of 0.68 million weights, and none: an executor that makes tokens up
 (`tests/support/made_up_tokens.py`), so that `core` is the scheduler alone. Times are those of the processes, so that
 other work on the machine changes them little.
-
-**Paired**: the stage `sample` of `quickstart` and of `deduce`, as the recipes and the profile `cpu` have it, beside the
-same stage of an older commit (`--before`), whose checkout the benchmark makes. Both run in one session, in turns; the
-ratio is that of the medians of tokens a second.
 """
 
 import argparse
 import json
 import os
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-
 from tests.benchmarks.sampling_sides import WARM_UP, Bench, Case, RawSide, Side, StageSide
-from tests.support.bars import Bar, add_json_option, tell
+from tests.support.bars import Bar, parser_of, progress, tell
 from tests.support.engine_facts import facts
 from tests.support.made_up import EXECUTOR, SWITCH
 from tests.support.processes import in_session
@@ -40,9 +28,7 @@ PROMPTS, SAMPLES = 64, 16
 CALLS = {8: 6, 64: 2, 256: 1}
 """Calls that are measured, by tokens of a completion."""
 PROFILE = ["engine.max_num_seqs=1024", "engine.kv_cache_gib=1.5"]
-BEFORE = "12c72f1"
-TURNS = {"quickstart": 5, "deduce": 2}
-COST_BAR, PAIRED_BAR = 8.0, 1.3
+COST_BAR = 8.0
 
 
 def cpu_s(process: int) -> float:
@@ -67,7 +53,7 @@ def processes_of(side: Side) -> dict[str, int]:
 
 def tokens_part(options: argparse.Namespace) -> dict[str, Any]:
     """The costs, by model, length and side."""
-    case = Case("serving", "quickstart", PROMPTS, SAMPLES, max(CALLS), None, sum(CALLS.values()))
+    case = Case("serving", "quickstart", PROMPTS, SAMPLES, max(CALLS), None, 2 * sum(CALLS.values()))
     figures: dict[str, Any] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="serving-")))
@@ -91,7 +77,7 @@ def tokens_part(options: argparse.Namespace) -> dict[str, Any]:
                     for row in rows.values():
                         row.run(call, length)
                 figures[model][length] = {name: row.figures() for name, row in rows.items()}
-                print(f"{model}, {length} tokens: {json.dumps(figures[model][length])}", file=sys.stderr, flush=True)
+                progress(f"{model}, {length} tokens: {json.dumps(figures[model][length])}")
     return figures
 
 
@@ -117,114 +103,23 @@ class Cost:
         return {**costs, "tokens_per_s": self.tokens / self.seconds}
 
 
-@contextmanager
-def checkout(commit: str) -> Iterator[Path]:
-    """Yields the folder of a commit's files, a worktree that goes afterwards."""
-    with tempfile.TemporaryDirectory(prefix="checkout-") as folder:
-        path = Path(folder) / "tree"
-        git = ["git", "-C", str(HERE), "worktree"]
-        subprocess.run([*git, "add", "--detach", "--quiet", str(path), commit], check=True)
-        try:
-            yield path
-        finally:
-            subprocess.run([*git, "remove", "--force", str(path)], check=True)
-
-
-class Stage:
-    """The stage of one checkout in a child process (`sampling_stage.py`)."""
-
-    def __init__(self, tree: Path, recipe: str, turns: int) -> None:
-        command = [sys.executable, "-W", "ignore", "-P", str(HERE / "tests" / "benchmarks" / "sampling_stage.py")]
-        environment = os.environ | {"PYTHONPATH": str(tree)}
-        self.child = subprocess.Popen(
-            [*command, recipe, str(turns)], cwd=tree, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True,
-        )  # fmt: skip
-
-    def answer(self) -> dict[str, float]:
-        """The next line of the child."""
-        line = self.child.stdout.readline()
-        if not line:
-            sys.exit(f"the stage ended with status {self.child.wait()}; its messages stand above")
-        return json.loads(line)
-
-    def run(self, turn: int) -> float:
-        """Tokens a second of one turn."""
-        print(turn, file=self.child.stdin, flush=True)
-        answer = self.answer()
-        return answer["tokens"] / answer["seconds"]
-
-    def end(self) -> None:
-        """Waits for the child's end."""
-        self.child.stdin.close()
-        self.child.wait()
-
-
-def paired_part(options: argparse.Namespace) -> dict[str, Any]:
-    """Tokens a second of both checkouts, by recipe."""
-    figures: dict[str, Any] = {}
-    with checkout(options.before) as tree:
-        for recipe, turns in TURNS.items():
-            sides = {"before": Stage(tree, recipe, turns), "now": Stage(HERE, recipe, turns)}
-            try:
-                for side in sides.values():
-                    side.answer()
-                speeds: dict[str, list[float]] = {name: [] for name in sides}
-                for turn in range(turns):
-                    for name, side in sides.items():
-                        speeds[name].append(side.run(turn))
-                        print(f"{recipe} {name}: {speeds[name][-1]:.0f} tokens/s", file=sys.stderr, flush=True)
-            finally:
-                for side in sides.values():
-                    side.end()
-            ratio = median(speeds["now"]) / median(speeds["before"])
-            figures[recipe] = {"tokens_per_s": speeds, "now_over_before": ratio}
-    return figures
-
-
-def bars(tokens: dict[str, Any], paired: dict[str, Any]) -> list[Bar]:
+def bars(tokens: dict[str, Any]) -> list[Bar]:
     """What was aimed for, and what was reached."""
     rows: list[Bar] = []
     for model, lengths in tokens.items():
         stage = lengths[max(CALLS)]["stage"]
         what = f"{model}: server and flow, {max(CALLS)} tokens a completion, microseconds a token"
         rows.append(Bar.at_most(what, stage["server"] + stage["flow"], COST_BAR))
-    for recipe, row in paired.items():
-        rows.append(Bar.at_least(f"{recipe}: stage `sample` over {BEFORE}", row["now_over_before"], PAIRED_BAR))
     return rows
 
 
-def show(document: dict[str, Any], console: Console) -> None:
-    """Prints a table of the costs, and a line for each recipe."""
-    title = "CPU time a token, microseconds"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    for name in ("model", "tokens", "side", "core", "server", "flow", "token/s"):
-        table.add_column(name, justify="left" if name in ("model", "side") else "right")
-    for model, lengths in document["tokens"].items():
-        for length, sides in lengths.items():
-            for side, row in sides.items():
-                costs = [f"{row[name]:.1f}" if name in row else "" for name in ("core", "server", "flow")]
-                table.add_row(model, str(length), side, *costs, f"{row['tokens_per_s']:.0f}")
-    console.print(table)
-    for recipe, row in document["paired"].items():
-        console.print(f"{recipe}: {row['now_over_before']:.2f} times as fast as before", highlight=False)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("tokens", "paired"), help="one part")
+def main() -> None:
+    parser = parser_of(__doc__)
     parser.add_argument("--raw", nargs="*", default=["llm", "async"], choices=("llm", "async"), help="sides beside it")
-    parser.add_argument("--before", default=BEFORE, metavar="COMMIT", help="the older commit of the part `paired`")
-    add_json_option(parser)
     options = parser.parse_args()
-    document: dict[str, Any] = {
-        "tokens": tokens_part(options) if options.only != "paired" else {},
-        "paired": paired_part(options) if options.only != "tokens" else {},
-    }
-    rows = bars(document["tokens"], document["paired"])
-    tell(document, rows, lambda: show(document, Console()), as_json=options.json)
-    return 0
+    tokens = tokens_part(options)
+    tell({"tokens": tokens}, bars(tokens), as_json=options.json)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -7,7 +7,6 @@ options.
 `--scratch` has to hold three times the size; in memory (`/dev/shm`) the disk does not blur the ratios.
 """
 
-import argparse
 import os
 import shutil
 import statistics
@@ -20,15 +19,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pydantic import BaseModel
-from rich.console import Console
-from rich.table import Table
 
 from artifacts.address import ArtifactAddress
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref
 from artifacts.store.store import Store
-from tests.support.bars import Bar, add_json_option, tell
+from tests.support.bars import Bar, parser_of, tell
 from tests.support.servers import S3Server, rclone_server
 
 BUCKET, TARGET = "benchmark", 0.8
@@ -139,21 +136,6 @@ def summary(rounds: list[Round], size_mb: int) -> dict[str, float]:
     return figures
 
 
-def show(rounds: list[Round], figures: dict[str, float], size_mb: int, console: Console) -> None:
-    """Prints a row a round and the medians."""
-    table = Table(title=f"{size_mb} MB, MB/s and ours over rclone's", title_justify="left")
-    for name in ("round", "ours up", "rclone up", "ratio", "ours down", "rclone down", "ratio"):
-        table.add_column(name, justify="right")
-    for number, one in enumerate(rounds, 1):
-        cells = [f"{size_mb / seconds:.0f}" for seconds in asdict(one).values()]
-        up, down = one.rclone_up_s / one.ours_up_s, one.rclone_down_s / one.ours_down_s
-        table.add_row(str(number), *cells[:2], f"{up:.2f}", *cells[2:], f"{down:.2f}")
-    medians = [f"{figures[f'{who}_{way}_mb_per_s']:.0f}" for way in ("up", "down") for who in ("ours", "rclone")]
-    up, down = f"{figures['up_ratio']:.2f}", f"{figures['down_ratio']:.2f}"
-    table.add_row("median", *medians[:2], up, *medians[2:], down, style="bold")
-    console.print(table)
-
-
 def measure(size_mb: int, count: int, scratch: Path) -> list[Round]:
     """Runs so many rounds in an empty folder, after a small one that warms both up."""
     (scratch / "served").mkdir()
@@ -167,11 +149,10 @@ def measure(size_mb: int, count: int, scratch: Path) -> list[Round]:
 
 def main() -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--size-mb", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scratch", type=Path, help="a folder for the files; by default a temporary one")
-    add_json_option(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.scratch, prefix="store-benchmark-") as folder:
         rounds = measure(options.size_mb, options.rounds, Path(folder))
@@ -179,7 +160,7 @@ def main() -> None:
     ratios = {way: figures[f"{way}_ratio"] for way in ("up", "down")}
     bars = [Bar.at_least(f"rclone's seconds over ours, {way}", ratio, TARGET) for way, ratio in ratios.items()]
     report = {"size_mb": options.size_mb, **figures, "rounds": [asdict(one) for one in rounds]}
-    tell(report, bars, lambda: show(rounds, figures, options.size_mb, Console()), as_json=options.json)
+    tell(report, bars, as_json=options.json)
 
 
 if __name__ == "__main__":

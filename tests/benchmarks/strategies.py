@@ -1,29 +1,21 @@
 """Accuracy and tokens of strategies at test time: `python -m tests.benchmarks.strategies --json`.
 
-Without `--checkpoint` it is the control of the recipe `quickstart`: how much of GRPO's gain does voting over 16 samples
-of the warm-started model give, without training? Each seed has other puzzles and another model, which learns by the
-warm start only. With `--checkpoint` it is the table of that checkpoint; each replicate has 16 samples of its own.
+The control of the recipe `quickstart`: how much of GRPO's gain does voting over 16 samples of the warm-started model
+give, without training? Each seed has other puzzles and another model, which learns by the warm start only.
 
 `--strategy` adds strategies that ask again, such as `think_twice` or `budget_forcing:waits=1`.
 """
 
 import argparse
 import statistics
-import sys
-import tempfile
 from typing import Any
 
-import polars as pl
-from rich.console import Console
-from rich.table import Table
-
 from artifacts.reading import Artifact
-from artifacts.schemas import RESULTS
 from artifacts.store.store import Store
 from flows.config.recipes import load_recipe
 from stages.statistics.records import ReportFigures, StrategyFigures
-from stages.strategies.figures import sample_figures
-from tests.support.bars import Bar, add_json_option, tell
+from tests.support.bars import Bar, tell
+from tests.support.seeded import joined, parse, run_store, seeded_parser
 from tests.support.whole_runs import deerstalker, train
 
 SEEDS = (601, 602, 603, 604, 605)
@@ -48,36 +40,22 @@ def percent(figures: StrategyFigures) -> dict[str, float]:
 
 
 def measured(checkpoint: str, puzzles: str, options: argparse.Namespace, store: str, settings: list[str]) -> Artifact:
-    """The report of a checkpoint with as many samples as all replicates need."""
-    samples = options.samples * options.replicates
+    """The report of a checkpoint."""
     extra = [word for text in options.strategy for word in ("--strategy", text)]
-    words = ["--checkpoint", checkpoint, "--puzzles", puzzles, "--store", store, "--samples", str(samples)]
+    words = ["--checkpoint", checkpoint, "--puzzles", puzzles, "--store", store, "--samples", str(options.samples)]
     document = deerstalker("evaluate", *words, "--profile", options.profile, *settings, *extra)
     opened = Store.open(store, writable=False)
     return Artifact.at(opened, document["report"].removeprefix(f"{opened.url}/"))
 
 
-def rows_of(report: Artifact, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """The figures of each replicate: its strategies by name, and the greedy answers."""
+def row_of(report: Artifact) -> dict[str, Any]:
+    """The figures of a report: its strategies by name, and the greedy answers."""
     figures = ReportFigures.of(report.manifest.facts, report.key)
-    results = report.read_table("results.parquet", RESULTS)
-    own = sample_figures(results).strategies
-    again = {name: percent(item) for name, item in figures.strategies.items() if name not in own}
-    rows: list[dict[str, Any]] = []
-    for number in range(options.replicates):
-        first = number * options.samples
-        block = results.filter(
-            (pl.col("mode") == "sampled") & pl.col("sample").is_between(first, first + options.samples - 1)
-        )
-        chosen = sample_figures(block.with_columns(pl.col("sample") - first))
-        rows.append(
-            {
-                "strategies": {name: percent(item) for name, item in chosen.strategies.items()} | again,
-                "pass_at": {k: 100 * item.pass_at.mean for k, item in chosen.reliability.items()},
-                "greedy": greedy_of(figures),
-            }
-        )
-    return rows
+    return {
+        "strategies": {name: percent(item) for name, item in figures.strategies.items()},
+        "pass_at": {k: 100 * item.pass_at.mean for k, item in figures.reliability.items()},
+        "greedy": greedy_of(figures),
+    }
 
 
 def greedy_of(figures: ReportFigures) -> dict[str, float]:
@@ -92,13 +70,13 @@ def greedy_of(figures: ReportFigures) -> dict[str, float]:
     }
 
 
-def warm_started(seed: int, options: argparse.Namespace, store: str) -> list[dict[str, Any]]:
+def warm_started(seed: int, options: argparse.Namespace, store: str) -> dict[str, Any]:
     """The figures of a model after the warm start with one seed."""
     run, changes = f"strategies-{seed}", [f"seed={seed}", "iterations=0", *options.settings]
     train(options.recipe, run, store, changes, options.profile)
     final = load_recipe(options.recipe, changes).final
     settings = ["--count", str(final.puzzles), "--max-tokens", str(final.sampled.max_tokens)]
-    return rows_of(measured(f"{run}@0", f"{run}:test", options, store, settings), options)
+    return row_of(measured(f"{run}@0", f"{run}:test", options, store, settings))
 
 
 def gain(row: dict[str, Any], strategy: str, figure: str = "accuracy") -> float:
@@ -136,53 +114,20 @@ def bars_of(rows: list[dict[str, Any]]) -> list[Bar]:
     ]
 
 
-def show(rows: list[dict[str, Any]], console: Console) -> None:
-    """Prints means over the rows: accuracy, all answers right and tokens of each strategy."""
-    table = Table(title=f"means of {len(rows)}, percent and tokens a puzzle", title_justify="left")
-    for name in ("strategy", "accuracy", "gain", "all right", "tokens"):
-        table.add_column(name, justify="right")
-    for name in rows[0]["strategies"]:
-        means = {key: statistics.mean(row["strategies"][name][key] for row in rows) for key in ("accuracy", "exact")}
-        tokens = statistics.mean(row["strategies"][name]["tokens"] for row in rows)
-        gained = statistics.mean(gain(row, name) for row in rows)
-        table.add_row(name, f"{means['accuracy']:.1f}", f"{gained:+.1f}", f"{means['exact']:.1f}", f"{tokens:.1f}")
-    greedy = {key: statistics.mean(row["greedy"][key] for row in rows) for key in ("accuracy", "exact")}
-    table.add_row("greedy", f"{greedy['accuracy']:.1f}", "", f"{greedy['exact']:.1f}", "")
-    console.print(table)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> None:
+    parser = seeded_parser(__doc__, SEEDS)
     parser.add_argument("--recipe", default="quickstart")
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
-    parser.add_argument("--checkpoint", help="measure this checkpoint of --store instead")
-    parser.add_argument("--puzzles", help="RUN:SPLIT or a file, for --checkpoint")
-    parser.add_argument("--count", type=int, default=512, help="puzzles, for --checkpoint")
-    parser.add_argument("--max-tokens", type=int, default=256, help="tokens of an answer, for --checkpoint")
     parser.add_argument("--samples", type=int, default=16)
-    parser.add_argument("--replicates", type=int, default=1, help="sets of samples of each checkpoint")
     parser.add_argument("--strategy", action="append", default=[], help="a strategy that asks again; may be repeated")
     parser.add_argument("--grpo-gain", type=float, default=GRPO_GAIN, help="gain of training to compare with, points")
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE")
-    parser.add_argument("--profile", default="cpu")
-    parser.add_argument("--store", help="keep the runs here; by default they go with the benchmark")
-    add_json_option(parser)
-    options = parser.parse_args()
-    if options.checkpoint and not (options.puzzles and options.store):
-        parser.error("--checkpoint needs --puzzles and --store")
-    with tempfile.TemporaryDirectory(prefix="strategies-") as scratch:
-        store = options.store or scratch
-        if options.checkpoint:
-            settings = ["--count", str(options.count), "--max-tokens", str(options.max_tokens)]
-            rows = rows_of(measured(options.checkpoint, options.puzzles, options, store, settings), options)
-            document: dict[str, Any] = {"checkpoint": options.checkpoint, "replicates": rows}
-        else:
-            by_seed = {seed: warm_started(seed, options, store) for seed in options.seeds}
-            rows = [row for own in by_seed.values() for row in own]
-            document = {"seeds": by_seed, "control": control(rows, options.grpo_gain)}
-    tell({"samples": options.samples, **document}, bars_of(rows), lambda: show(rows, Console()), as_json=options.json)
-    return 0
+    options = parse(parser)
+    with run_store(options) as store:
+        by_seed = {seed: warm_started(seed, options, store) for seed in options.seeds}
+    document = joined(options.join, {"samples": options.samples, "seeds": by_seed})
+    rows = list(document["seeds"].values())
+    tell(document | {"control": control(rows, options.grpo_gain)}, bars_of(rows), as_json=options.json)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -7,7 +7,6 @@ answers, 64 puzzles x 2 samples; each of an answer's letters is right or wrong b
 questions of a puzzle; 1 is the harder case in which an answer is right or wrong as a whole.
 """
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 from stages.promotion.reward_alarm import RewardAlarm
 from stages.statistics.fits import fit_frontier, power_law_slopes
 from tests.support.alarm_curves import alarm_delays, false_alarms
-from tests.support.bars import Bar, add_json_option, tell
+from tests.support.bars import Bar, parser_of, tell
 from tests.support.prose_labels import VAL, measure_reader
 from tests.support.published_study import PUBLISHED_CURVES, PUBLISHED_MODELS, draw_power_laws
 
@@ -86,35 +85,12 @@ def bars(document: dict[str, Any]) -> list[Bar]:
     return rows
 
 
-def show(document: dict[str, Any]) -> None:
-    """Prints the tables."""
-    line = document["frontier"]
-    print(f"frontier: {line['intercept']:.2f} + {line['slope']:.2f} ln(cost), r2 {line['r_squared']:.3f}")
-    for row in document["slopes"]:
-        print(
-            f"{row['curve']}, {row['letters']} letters: slope {row['mean']:.3f} +- {row['deviation']:.3f} of "
-            f"{row['slope']}, {row['within']:.1%} within {WITHIN}"
-        )
-    for row in document["alarm"]["false"]:
-        print(f"false alarms in {row['iterations']} iterations, reward {row['reward']}: {row['share']:.1%}")
-    for row in document["alarm"]["true"]:
-        print(f"fall of {row['fall']:.0%}: {row['noticed']:.1%} noticed, median {row['median']:g} iterations")
-    if reader := document["reader"]:
-        for row in reader["by_answer"]:
-            print(f"{row['answer']} {row['style']:45} {row['right']} of {row['labelled']} read, found {row['found']}")
-            for words in row["missed"]:
-                print(f"     missed: {words}")
-    else:
-        print(f"reader: not measured, {document['reader_skipped']}")
-
-
 def main() -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--draws", type=int, default=2000, help="synthetic curves of each kind")
     parser.add_argument("--runs", type=int, default=1000, help="simulated runs of each kind")
     parser.add_argument("--val", type=Path, default=VAL, help="the published validation puzzles")
-    add_json_option(parser)
     options = parser.parse_args()
     present = options.val.exists()
     document: dict[str, Any] = {
@@ -126,7 +102,7 @@ def main() -> None:
         "reader": measure_reader(options.val) if present else None,
         "reader_skipped": "" if present else f"{options.val} is not on this machine",
     }
-    tell(document, bars(document), lambda: show(document), as_json=options.json)
+    tell(document, bars(document), as_json=options.json)
 
 
 if __name__ == "__main__":

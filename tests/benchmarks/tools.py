@@ -13,20 +13,16 @@ choice looked at, all answers right. `--iterations` adds GRPO after the warm sta
 
 import argparse
 import statistics
-import sys
-import tempfile
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from flows.config.recipes import load_recipe
 from stages.environments.generate import generate_nth
 from stages.environments.puzzle import Taught
 from stages.environments.tables import names_of, taught_passages, to_table
 from stages.models.tokenizers.phrase_tokenizer import build_tokenizer
-from tests.support.bars import Bar, add_json_option, tell
-from tests.support.whole_runs import train
+from tests.support.bars import Bar, tell
+from tests.support.seeded import joined, parse, run_store, seeded_parser
+from tests.support.whole_runs import figures_of, train
 
 SEEDS = (801, 802, 803)
 ARMS: dict[str, tuple[Taught | None, list[str]]] = {
@@ -83,58 +79,33 @@ def measured(arm: str, seed: int, own: dict[str, list[int]], options: argparse.N
     """Trains an arm with one seed and returns its figures, in percent and tokens."""
     changes = [f"seed={seed}", *settings_of(arm, own, options), *options.settings]
     document = train(options.recipe, f"tools-{seed}-{arm}", store, changes, options.profile)
-    test = document["test"]["after"]
-    return {
-        **{f"{mode}_exact": 100 * test[mode]["exact"]["mean"] for mode in ("sampled", "greedy")},
-        **{f"{mode}_accuracy": 100 * test[mode]["accuracy"]["mean"] for mode in ("sampled", "greedy")},
-        "completion_tokens": test["sampled"]["completion_tokens_mean"],
-        "wall_s": document["wall_s"],
-    }
+    tokens = document["test"]["after"]["sampled"]["completion_tokens_mean"]
+    return figures_of(document) | {"completion_tokens": tokens}
 
 
-def bars(rows: dict[int, dict[str, dict[str, Any]]], taught_tokens: dict[str, float]) -> list[Bar]:
+def bars(rows: dict[str, dict[str, dict[str, Any]]], taught_tokens: dict[str, float]) -> list[Bar]:
     """The bars: the gain over the better arm without the tool, and that the tool's arm learned from no more tokens."""
-    found = [
-        Bar.at_least(
-            f"all answers right, {mode}, with the tool more than the best without, mean, points",
-            statistics.mean(
-                arms["tool"][f"{mode}_exact"] - max(arms[arm][f"{mode}_exact"] for arm in arms if arm != "tool")
-                for arms in rows.values()
-            ),
-            GAIN_BAR,
+    found: list[Bar] = []
+    for mode in ("sampled_exact_after", "greedy_exact_after"):
+        more = statistics.mean(
+            arms["tool"][mode] - max(row[mode] for arm, row in arms.items() if arm != "tool") for arms in rows.values()
         )
-        for mode in ("sampled", "greedy")
-    ]
+        name = f"all answers right, {mode.partition('_')[0]}, with the tool more than the best without, mean, points"
+        found.append(Bar.at_least(name, more, GAIN_BAR))
     others = [tokens for arm, tokens in taught_tokens.items() if arm != "tool"]
     ratio = taught_tokens["tool"] / min(others)
     return [*found, Bar.at_most("tokens taught with the tool, as a multiple of those without", ratio, 1.02)]
 
 
-def show(rows: dict[int, dict[str, dict[str, Any]]], console: Console) -> None:
-    """Prints a row for each seed and arm."""
-    table = Table(title="test puzzles, percent with all answers right", title_justify="left")
-    for name in ("seed", "arm", "sampled", "greedy", "letters, sampled", "tokens an answer", "wall s"):
-        table.add_column(name, justify="right")
-    for seed, arms in rows.items():
-        for arm, row in arms.items():
-            names = ("sampled_exact", "greedy_exact", "sampled_accuracy", "completion_tokens", "wall_s")
-            table.add_row(str(seed), arm, *(f"{row[name]:.1f}" for name in names))
-    console.print(table)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> None:
+    parser = seeded_parser(__doc__, SEEDS)
     parser.add_argument("--recipe", default="quickstart")
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--arms", type=lambda text: text.split(","), default=list(ARMS), help="`tool` and others")
     parser.add_argument("--tokens", type=int, default=400_000, help="tokens that each arm learns to write")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=0, help="GRPO iterations after the warm start")
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE")
-    parser.add_argument("--profile", default="cpu")
-    parser.add_argument("--store", help="keep the runs here, and go on with those begun; else they go at the end")
-    add_json_option(parser)
-    options = parser.parse_args()
+    options = parse(parser)
     if "tool" not in options.arms or len(options.arms) < 2 or not set(options.arms) <= set(ARMS):
         parser.error(f"--arms needs `tool` and another of {', '.join(ARMS)}")
     own = {arm: tokens for arm, tokens in lengths(options).items() if arm in options.arms}
@@ -142,13 +113,11 @@ def main() -> int:
     for arm, tokens in own.items():
         steps = next(int(line.partition("=")[2]) for line in settings_of(arm, own, options) if "start.steps" in line)
         taught_tokens[arm] = steps * TEXTS_PER_STEP * options.epochs * statistics.mean(tokens)
-    with tempfile.TemporaryDirectory(prefix="tools-") as scratch:
-        store = options.store or scratch
+    with run_store(options) as store:
         rows = {seed: {arm: measured(arm, seed, own, options, store) for arm in own} for seed in options.seeds}
-    document = {"taught_tokens": taught_tokens, "seeds": rows}
-    tell(document, bars(rows, taught_tokens), lambda: show(rows, Console()), as_json=options.json)
-    return 0
+    document = joined(options.join, {"taught_tokens": taught_tokens, "seeds": rows})
+    tell(document, bars(document["seeds"], taught_tokens), as_json=options.json)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

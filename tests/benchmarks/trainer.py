@@ -1,4 +1,4 @@
-"""The trainer on the CPU: model FLOP utilisation, cost of larger groups, start-up, and a naive step beside it.
+"""The trainer on the CPU: model FLOP utilisation, cost of larger groups, start-up.
 
 python -m tests.benchmarks.trainer [--small] [--only PART ...] [--threads N] [--json]
 
@@ -16,11 +16,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
-
 from stages.training.worker_group.agent import worker_environment
-from tests.support.bars import Bar, add_json_option, tell
+from tests.support.bars import Bar, parser_of, progress, tell
 from tests.support.trees import SMOLLM2
 
 if TYPE_CHECKING:
@@ -30,16 +27,9 @@ QUICKSTART = {
     "vocab_size": 400, "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 3,
     "num_attention_heads": 4, "num_key_value_heads": 4,
 }  # fmt: skip
-PARTS = ("utilisation", "groups", "start", "naive")
+PARTS = ("utilisation", "groups", "start")
 GROUP_SIZES = (4, 16, 64)
 UTILISATION_BAR, PROPORTION_BAR, START_BAR_S = 0.50, 0.10, 8.0
-SAME_GRADIENT = 0.05
-"""Relative difference of two bf16 gradients' norms up to which they count as the same."""
-
-_UTILISATION = {
-    "tokens": ".0f", "flops": ".3g", "best_forward_backward_s": ".2f", "forward_backward_s": ".2f",
-    "optimizer_s": ".2f", "utilisation": ".1%", "median_utilisation": ".1%",
-}  # fmt: skip
 
 
 class Sizes:
@@ -53,8 +43,7 @@ class Sizes:
 
 
 def utilisation(bench: "Bench", sizes: Sizes, folder: Path) -> dict[str, Any]:
-    """One packed row and four: rate of forward and backward, as a share of the matmul peak; profile of one row."""
-    from tests.benchmarks.trainer_profile import time_shares
+    """One packed row and four: rate of forward and backward, as a share of the matmul peak."""
     from tests.support.trainer_work import draw_groups, matmul_peak, needed_flops, save_batch
 
     peaks, rows = [matmul_peak()], dict[str, Any]()
@@ -64,13 +53,10 @@ def utilisation(bench: "Bench", sizes: Sizes, folder: Path) -> dict[str, Any]:
         flops = needed_flops(bench.shape, groups)
         rows[str(count)] = {"flops": flops, **bench.measure(batch, sizes.repeats)}
         peaks.append(matmul_peak())
-    trainer, chosen = bench.trainer(folder / "rows-1.safetensors")
-    trainer.step(0, chosen, 1)
-    profile = time_shares(lambda: trainer.step(0, chosen, 1))
     for row in rows.values():
         row["utilisation"] = row["flops"] / row["best_forward_backward_s"] / max(peaks)
         row["median_utilisation"] = row["flops"] / row["forward_backward_s"] / median(peaks)
-    return {"peaks": peaks, "rows": rows, "profile": profile}
+    return {"peaks": peaks, "rows": rows}
 
 
 def group_cost(bench: "Bench", sizes: Sizes, folder: Path) -> dict[str, Any]:
@@ -117,20 +103,6 @@ def start(folder: Path, repeats: int) -> dict[str, Any]:
     return {"ready_s": median(ready), "first_step_s": median(stepped)}
 
 
-def naive(bench: "Bench", sizes: Sizes, folder: Path, sequences_a_pass: int) -> dict[str, Any]:
-    """One group: our step, the same step written plainly, and the norms of their gradients."""
-    from tests.benchmarks.trainer_naive import naive_step
-    from tests.support.trainer_work import RATE, draw_groups, save_batch
-
-    groups = draw_groups(1, sizes.prompt, 16, sizes.completion, bench.shape.vocab_size)
-    ours = bench.measure(save_batch(groups, folder / "naive.safetensors"), sizes.repeats)
-    theirs = naive_step(bench.model, groups, RATE, sequences_a_pass)
-    if abs(theirs["grad_norm"] / ours["grad_norm"] - 1) > SAME_GRADIENT:
-        sys.exit(f"not the same step: gradient norms {ours['grad_norm']:.4f} and {theirs['grad_norm']:.4f}")
-    ratios = {name: theirs[name] / ours[name] for name in ("step_s", "tokens")}
-    return {"ours": ours, "naive": theirs, "ratios": ratios}
-
-
 def bars(report: dict[str, Any]) -> list[Bar]:
     """What was promised, and what was measured, of the parts that were measured."""
     rows: list[Bar] = []
@@ -144,57 +116,12 @@ def bars(report: dict[str, Any]) -> list[Bar]:
     return rows
 
 
-def show(report: dict[str, Any], console: Console) -> None:
-    """Prints a table a part."""
-    if part := report.get("utilisation"):
-        peaks = ", ".join(f"{peak / 1e9:.0f}" for peak in part["peaks"])
-        title = f"utilisation of forward and backward, {report['threads']} threads; bf16 matmul peak GFLOP/s: {peaks}"
-        rows = [
-            [count, *(format(row[name], form) for name, form in _UTILISATION.items())]
-            for count, row in part["rows"].items()
-        ]
-        head = ["groups", "tokens", "FLOP", "fwd+bwd s", "median", "optimizer", "of peak", "medians"]
-        _print(console, title, head, rows)
-        rows = [[name, f"{share:.1%}"] for name, share in part["profile"].items()]
-        _print(console, "time of one step, one group, under the profiler", ["kind of work", "share"], rows)
-    if part := report.get("groups"):
-        rows = [
-            [size, f"{row['tokens']:.0f}", f"{row['completion_s'] * 1e3:.1f}", f"{row['token_s'] * 1e6:.1f}",
-             f"{row['token_s_over_mean']:.3f}", f"{row['token_flops_over_mean']:.3f}"]
-            for size, row in part["rows"].items()
-        ]  # fmt: skip
-        head = ["group", "tokens", "ms / completion", "us / token", "over mean", "FLOP over mean"]
-        _print(console, "cost of forward and backward as the group grows", head, rows)
-    if part := report.get("start"):
-        words = f"group ready {part['ready_s']:.1f} s, first step done {part['first_step_s']:.1f} s"
-        console.print(f"start, small model: {words}\n", highlight=False)
-    if part := report.get("naive"):
-        rows = [
-            [name, f"{part[name]['step_s']:.3f}", f"{part[name]['tokens']:.0f}", f"{part[name]['grad_norm']:.4f}"]
-            for name in ("ours", "naive")
-        ]
-        words = f"naive / ours: {part['ratios']['step_s']:.1f} in time, {part['ratios']['tokens']:.1f} in tokens"
-        _print(console, "one step, one group", ["", "step s", "tokens", "gradient norm"], rows, words)
-
-
-def _print(console: Console, title: str, head: list[str], rows: list[list[str]], under: str = "") -> None:
-    table = Table(title=title, title_justify="left")
-    for place, name in enumerate(head):
-        table.add_column(name, justify="right" if place else "left")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
-    console.print(under + "\n", highlight=False)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> None:
+    parser = parser_of(__doc__)
     parser.add_argument("--small", action="store_true", help="a tiny model and tiny groups: shows that it runs")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--repeats", type=int, help="measured steps, of which the median counts")
-    parser.add_argument("--naive-pass", type=int, default=4, help="sequences of one pass of the naive step")
-    add_json_option(parser)
     options = parser.parse_args()
     environment = worker_environment(options.threads)
     if environment != os.environ:  # which some libraries read once, when they are loaded
@@ -214,15 +141,13 @@ def main() -> int:
             "utilisation": lambda: utilisation(bench, sizes, folder),
             "groups": lambda: group_cost(bench, sizes, folder),
             "start": lambda: start(folder, sizes.repeats),
-            "naive": lambda: naive(bench, sizes, folder, options.naive_pass),
         }
         for part in options.only:
-            print(f"{part} ...", file=sys.stderr, flush=True)
+            progress(f"{part} ...")
             report[part] = parts[part]()
         torch.distributed.destroy_process_group()
-    tell(report, bars(report), lambda: show(report, Console()), as_json=options.json)
-    return 0
+    tell(report, bars(report), as_json=options.json)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

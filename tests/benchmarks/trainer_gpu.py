@@ -28,8 +28,6 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 from torch.nn import functional
 
@@ -40,16 +38,9 @@ from stages.training.model import policy as model
 from stages.training.model.placement import compute_dtype, place_policy
 from stages.training.trainable import EVERYTHING
 from stages.training.worker_group.hardware import TrainHardware
-from tests.benchmarks.trainer_memory import peak_bytes, start_of_peak
-from tests.support.bars import Bar, add_json_option, tell
-from tests.support.trainer_work import (
-    Bench,
-    TimedWeights,
-    draw_groups,
-    matmul_peak,
-    needed_flops,
-    save_batch,
-)
+from tests.support.bars import Bar, parser_of, progress, tell
+from tests.support.processes import own_memory
+from tests.support.trainer_work import Bench, TimedWeights, draw_groups, matmul_peak, needed_flops, save_batch
 
 SAME_GRADIENT = 0.01
 """Relative difference of two gradients' norms up to which they count as the same; without the prompts it is 0.027."""
@@ -159,6 +150,22 @@ def fits(shape: DecoderShape, device: torch.device) -> bool:
     return BYTES_A_PARAMETER * parameters + OTHER_BYTES < torch.cuda.mem_get_info(device)[0]
 
 
+def start_of_peak(device: torch.device) -> int:
+    """Forgets the peak so far; bytes held now."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.memory_allocated()
+    Path("/proc/self/clear_refs").write_text("5")
+    return peak_bytes(device)
+
+
+def peak_bytes(device: torch.device) -> int:
+    """The most bytes held since then."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated()
+    return own_memory("VmHWM")
+
+
 def measure(name: str, mask: str, compiled: bool, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Steps of one shape under one mask."""
     shape, device = SHAPES[name], torch.device(options.device)
@@ -183,24 +190,6 @@ def measure(name: str, mask: str, compiled: bool, folder: Path, options: argpars
     }  # fmt: skip
 
 
-def show(report: dict[str, Any], console: Console) -> None:
-    """Prints the rows as a table."""
-    title = f"{report['device']}; bf16 matmul peak {report['matmul_peak'] / 1e12:.4g} TFLOP/s"
-    table = Table(title=title, title_justify="left", caption="* layers are recomputed", caption_justify="left")
-    head = ("shape, mask", "tokens", "fwd+bwd s", "optimizer s", "tokens/s", "of peak", "GiB")
-    for place, words in enumerate(head):
-        table.add_column(words, justify="right" if place else "left")
-    for row in report["rows"]:
-        name = f"{row['shape']}, {row['mask']}{', compiled' if row['compiled'] else ''}"
-        name += " *" if row["activation_checkpointing"] else ""
-        table.add_row(
-            name, f"{row['tokens']:.0f}", f"{row['best_forward_backward_s']:.3f}",
-            f"{row['optimizer_s']:.3f}" if row["whole_step"] else "left out", f"{row['tokens_per_s']:,.0f}",
-            f"{row['utilisation']:.1%}", f"{row['peak_bytes'] / 2**30:.2f}",
-        )  # fmt: skip
-    console.print(table)
-
-
 def bars(rows: list[dict[str, Any]]) -> list[Bar]:
     """Whether the masks of each shape, eager and compiled, found gradients of the same norm."""
     norms: dict[str, list[float]] = {}
@@ -211,7 +200,7 @@ def bars(rows: list[dict[str, Any]]) -> list[Bar]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--shape", nargs="+", choices=SHAPES, default=["qwen2.5-0.5b", "qwen2.5-7b"])
     parser.add_argument("--mask", nargs="+", choices=MASKS, default=list(MASKS))
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
@@ -220,7 +209,6 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=5, help="measured steps, of which the best counts")
     parser.add_argument("--activation-checkpointing", action=argparse.BooleanOptionalAction, help="default: 7b only")
     parser.add_argument("--optimizer", action=argparse.BooleanOptionalAction, help="default: where it fits")
-    add_json_option(parser)
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
         print("no CUDA device here; --shape tiny --device cpu runs the same code", file=sys.stderr)
@@ -235,14 +223,14 @@ def main() -> int:
             for mask, compiled in product(options.mask, COMPILED[options.compile]):
                 if compiled and mask == "dense":
                     continue
-                print(f"{shape}, {mask}{', compiled' if compiled else ''} ...", file=sys.stderr, flush=True)
+                progress(f"{shape}, {mask}{', compiled' if compiled else ''} ...")
                 rows.append(measure(shape, mask, compiled, Path(folder), options))
                 peaks.append(matmul_peak(PEAK_SIZES[device.type], device=device))
     torch.distributed.destroy_process_group()
     for row in rows:
         row["utilisation"] = row["flops_per_s"] / max(peaks)
     report = {"device": name, "matmul_peak": max(peaks), "peaks": peaks, "rows": rows}
-    tell(report, bars(rows), lambda: show(report, Console()), as_json=options.json)
+    tell(report, bars(rows), as_json=options.json)
     return 0
 
 

@@ -102,11 +102,7 @@ def main(plan: dict[str, Any], scratch: Path) -> dict[str, Any]:
     rows = [{"prompt": [{"role": "user", "content": prompt}]} for prompt in plan["prompts"]]
     clock = StepClock()
     trainer = TimedTrainer(
-        model=plan["model"],
-        reward_funcs=letters,
-        args=config,
-        train_dataset=Dataset.from_list(rows),
-        callbacks=[clock],
+        model=plan["model"], reward_funcs=letters, args=config, train_dataset=Dataset.from_list(rows), callbacks=[clock]
     )
     warm_up(trainer.model, plan["bf16"])
     loaded_s = time.perf_counter() - STARTED

@@ -25,9 +25,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from artifacts.address import ArtifactAddress
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
@@ -50,7 +47,7 @@ from stages.sample import SampleConfig, sample
 from stages.sampling.config import SamplingConfig
 from stages.training.launch import Weights
 from tests.benchmarks.machine_speed import measured_machine
-from tests.support.bars import Bar, add_json_option, tell
+from tests.support.bars import Bar, parser_of, tell
 from tests.support.engine_work import Sampled, decode_work, prefill_work
 from tests.support.gpu import lacks_gpu
 
@@ -241,10 +238,8 @@ def limits_s(ours: Ours, machine: dict[str, Any]) -> dict[str, float]:
     lengths = warm["prompt_tokens"][:: size.samples]
     groups = [draw_groups(1, length, size.samples, size.tokens, shape.vocab_size)[0] for length in lengths]
     drawn = [Sampled(group.prompt, [size.tokens] * size.samples) for group in groups]
-    phases = (
-        prefill_work(shape, drawn, set(), 1, number_bytes),
-        decode_work(shape, drawn, hardware.engine.max_num_seqs, number_bytes),
-    )
+    batch = hardware.engine.max_num_seqs
+    phases = (prefill_work(shape, drawn, number_bytes), decode_work(shape, drawn, batch, number_bytes))
     products, memory = machine["matmul_gflops"], machine["memory_gb_per_s"] * 1e9
     generation = sum(max(work.flops / (products[sampled] * 1e9), work.bytes / memory) for work in phases)
     training = needed_flops(shape, groups) / (products[trained] * 1e9)
@@ -285,42 +280,8 @@ def compare(ours: dict[str, Any], theirs: dict[str, Any], limits: dict[str, floa
     return rows
 
 
-def show(report: dict[str, Any], console: Console) -> None:
-    """Prints the table, the parts of ours, and what both sides did."""
-    size, ours, theirs = report["size"], report["ours"], report["trl"]
-    sizes = f"{size['prompts']} prompts x {size['samples']} samples x {size['tokens']} tokens"
-    table = Table(title=f"SmolLM2-135M, {sizes}, one optimizer step", title_justify="left")
-    for name in ("part", "limit s", "ours s", "TRL s", "TRL / ours", "bar", ""):
-        table.add_column(name, justify="left" if name == "part" else "right")
-    for name, row in report["parts"].items():
-        bar = "" if row["bar"] is None else f"{row['bar']:.0f}"
-        verdict = {None: "", True: "met", False: "missed"}[row["met"]]
-        limit = "" if row["limit_s"] is None else f"{row['limit_s']:.2f}"
-        table.add_row(name, limit, f"{row['ours_s']:.2f}", f"{row['trl_s']:.2f}", f"{row['ratio']:.1f}", bar, verdict)
-    console.print(table)
-    if machine := report["machine"]:
-        peaks = ", ".join(f"{kind} {speed:.0f} GFLOP/s" for kind, speed in machine["matmul_gflops"].items())
-        console.print(
-            f"limit: the least FLOPs and bytes at this machine's {peaks}, {machine['memory_gb_per_s']:.1f} GB/s",
-            highlight=False,
-        )
-    starts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in ours["start_s"].items())
-    console.print(f"ours, start (in the last row only): {starts}", highlight=False)
-    for name in ("first", "warm"):
-        stages = ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in ours[name]["stage_s"].items())
-        inside = ", ".join(f"{part} {ours[name]['totals'][f'{part}_s']:.2f}" for part in ("load", "train", "save"))
-        console.print(f"ours, {name} iteration, s: {stages} ({inside})", highlight=False, soft_wrap=True)
-    for name, side in (("ours", ours["warm"]), ("TRL", theirs)):
-        lengths = side["prompt_tokens"]
-        counts = f"prompts of {min(lengths)} to {max(lengths)} tokens, {sum(side['completion_tokens'])} tokens sampled"
-        console.print(f"{name}: {counts}", highlight=False)
-    for name in ("versions", "settings"):
-        console.print(f"TRL {name}: {theirs[name]}", highlight=False, soft_wrap=True)
-    console.print("TRL's start is imports and loading the model; its iteration has neither.", highlight=False)
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--prompts", type=int, default=4)
     parser.add_argument("--samples", type=int, default=16, help="samples a prompt, two or more")
     parser.add_argument("--tokens", type=int, default=64, help="tokens a sample")
@@ -335,7 +296,6 @@ def main() -> int:
         "--trl-weights", choices=("float32", "bfloat16"), default="float32", help="float32: TRL's default"
     )
     parser.add_argument("--trl-checkpointing", action="store_true", help="TRL's default, slower: recompute activations")
-    add_json_option(parser)
     options = parser.parse_args()
     if options.small:
         options.prompts, options.samples, options.tokens = 1, 2, 8
@@ -355,7 +315,7 @@ def main() -> int:
         "size": {"prompts": options.prompts, "samples": options.samples, "tokens": options.tokens},
         "machine": machine, "parts": parts, "ours": ours.report, "trl": theirs,
     }  # fmt: skip
-    tell(report, bars(parts), lambda: show(report, Console()), as_json=options.json)
+    tell(report, bars(parts), as_json=options.json)
     return 0
 
 

@@ -36,13 +36,13 @@ from stages.sampling.endpoint import Endpoint
 from stages.sampling.engine import Engine
 from tests.support.api_side import KEY_VARIABLE, ask, context, publish, question, write_models
 from tests.support.engine_facts import facts
+from tests.support.engines import TEXTS
 from tests.support.fault_proxy import API_FAULTS, FaultProxy, at_random, fault_proxy
 from tests.support.installed import ONE_ENGINE, Installation
 from tests.support.json_page import check_documented
 from tests.support.secrets import holders_of
 from tests.support.serving import serving
 
-TEXTS = ["Who was it? The cook, in the hall, with the rope, at nine.", "A: cook\nB: hall\nC: rope\nD: nine"]
 GREEDY = {"temperature": 0.0, "max_tokens": 6}
 PRICE = {"input": 1.0, "output": 10.0, "source": "this test", "date": time.strftime("%Y-%m-%d")}
 COMPLETIONS = "/v1/chat/completions"
@@ -220,9 +220,7 @@ def test_an_address_is_checked_before_anything_is_bought(place: Place, monkeypat
     with pytest.raises(BadInputError, match="HTTP 404"):
         ask(place.ctx, place.model(base_url=f"{place.proxy.url}/elsewhere"), place.puzzles)
     monkeypatch.setenv("WRONG_KEY", "sk-wrong-0123456789")
-    with pytest.raises(
-        BadInputError, match="HTTP 401: it refuses the key of the environment variable WRONG_KEY"
-    ) as told:
+    with pytest.raises(BadInputError, match=r"HTTP 401: it refuses the key of .* WRONG_KEY") as told:
         asyncio.run(checked(api_key_env="WRONG_KEY"))
     assert "sk-wrong" not in str(told.value)
     assert place.ids() == []

@@ -13,7 +13,6 @@ import time
 from collections.abc import Generator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -21,17 +20,17 @@ from safetensors.torch import load_file, save_file
 from artifacts.errors import BadInputError, TransientError
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.tokenizers.chat import ChatTokenizer
-from stages.sampling.client import GroupSamples, Prompt, SampledCompletion
+from stages.sampling.client import GroupSamples, Prompt
 from stages.sampling.config import EarlyStopConfig, EngineHardware, SamplingConfig
 from stages.sampling.counts import COUNTS_PATH
 from stages.sampling.early_stop import EarlyStop
 from stages.sampling.engine import Engine
 from stages.sampling.replicas.weight_exchange import ReloadRefusedError, WeightCheck
 from tests.support.engine_facts import facts
+from tests.support.engines import TEXTS, core_of, mean_gap, prompts
 from tests.support.processes import in_session
 from tests.support.trainer_side import EVERYTHING, LORA, Trained, write_source
 
-TEXTS = ["Who was it? The cook, in the hall, with the rope, at nine.", "A: cook\nB: hall\nC: rope\nD: nine"]
 DTYPE = "bfloat16"
 HARDWARE = EngineHardware(max_num_seqs=64, kv_cache_gib=0.1, max_model_len=512, threads=1, replicas=1, dtype=DTYPE)
 OWNER = """
@@ -68,11 +67,6 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Generator[Engine]:
             yield running
 
 
-def core_of(engine: Engine) -> int:
-    """Process id of the engine core, which computes; the API server is its parent."""
-    return next(pid for pid, command in in_session(facts(engine).process_id).items() if "EngineCore" in command)
-
-
 def gone_within(leader: int, seconds: float) -> bool:
     """Whether a session empties in time."""
     deadline = time.monotonic() + seconds
@@ -81,28 +75,6 @@ def gone_within(leader: int, seconds: float) -> bool:
             return False
         time.sleep(0.05)
     return True
-
-
-def prompts(count: int, seed: int = 0) -> list[Prompt]:
-    """Prompts of 40 random tokens."""
-    draw = np.random.default_rng(seed)
-    return [Prompt(f"p{number}", draw.integers(0, 250, 40).tolist()) for number in range(count)]
-
-
-def logprobs_by_transformers(
-    folder: Path, group: GroupSamples, completion: SampledCompletion, temperature: float
-) -> list[float]:
-    """What the checkpoint gives the completion's tokens, in float32."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    torch.set_num_threads(1)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    start = len(group.prompt_token_ids)
-    ids = torch.tensor([[*group.prompt_token_ids, *completion.token_ids]])
-    with torch.no_grad():
-        scores = torch.log_softmax(model(ids).logits[0, start - 1 : -1] / temperature, -1)
-    return scores.gather(1, ids[0, start:, None])[:, 0].tolist()
 
 
 def drawn(engine: Engine, digest: str) -> list[GroupSamples]:
@@ -116,13 +88,8 @@ def drawn(engine: Engine, digest: str) -> list[GroupSamples]:
 
 def assert_samples_are_of(folder: Path, engine: Engine, digest: str) -> None:
     """Sample at a temperature that is not 1 and compare the log-probabilities with transformers'."""
-    gaps: list[float] = []
-    for group in drawn(engine, digest):
-        for completion in group.completions:
-            expected = logprobs_by_transformers(folder, group, completion, 0.7)
-            gaps += np.abs(np.subtract(completion.logprobs, expected)).tolist()
     # bfloat16 against float32 on weights this large; a stale head or another temperature is off by 0.5 and more.
-    assert float(np.mean(gaps)) < 0.15
+    assert mean_gap(folder, drawn(engine, digest), 0.7) < 0.15
 
 
 def assert_samples_are_trained(engine: Engine, digest: str, trained: Trained, scratch: Path) -> None:
@@ -293,7 +260,7 @@ def test_a_dead_core_is_replaced_and_only_unfinished_groups_are_sampled_again(
     engine: Engine, models: dict[str, Path]
 ) -> None:
     engine.ensure(models["a"], "digest-a")
-    starts, victim, leader = facts(engine).starts, core_of(engine), facts(engine).process_id
+    starts, victim, leader = facts(engine).starts, core_of(facts(engine).process_id), facts(engine).process_id
     delivered: list[str] = []
 
     def deliver(group: GroupSamples) -> None:
@@ -311,7 +278,7 @@ def test_a_dead_core_is_replaced_and_only_unfinished_groups_are_sampled_again(
 @pytest.mark.long
 def test_a_hung_core_is_noticed_within_15_s_and_cleared_away(engine: Engine, models: dict[str, Path]) -> None:
     engine.ensure(models["a"], "digest-a")
-    leader, core = facts(engine).process_id, core_of(engine)
+    leader, core = facts(engine).process_id, core_of(facts(engine).process_id)
     stopped: list[float] = []
 
     def stop() -> None:
@@ -334,7 +301,7 @@ def test_a_hung_core_is_noticed_within_15_s_and_cleared_away(engine: Engine, mod
 
 def test_a_core_does_not_outlive_guard_and_server_killed_together(engine: Engine, models: dict[str, Path]) -> None:
     engine.ensure(models["a"], "digest-a")
-    leader, core = facts(engine).process_id, core_of(engine)
+    leader, core = facts(engine).process_id, core_of(facts(engine).process_id)
     for pid in in_session(leader).keys() - {core}:
         os.kill(pid, signal.SIGKILL)
     assert gone_within(leader, 10.0)

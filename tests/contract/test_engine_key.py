@@ -29,9 +29,9 @@ from stages.sampling.endpoint import Endpoint, EndpointError
 from stages.sampling.engine import Engine
 from stages.sampling.replicas.process import QUIET_ENVIRONMENT
 from tests.support.engine_facts import facts
+from tests.support.engines import TEXTS
 
 KEY = "9d4f6a0be21c4c7f8f30c5a1d2e7b684"
-TEXTS = ["Who was it? The cook, in the hall, with the rope, at nine.", "A: cook\nB: hall\nC: rope\nD: nine"]
 MANIFEST = Path(__file__).parents[2] / "deployments" / "kubernetes" / "machines" / "engines.yaml"
 ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 """The executor of Deerstalker's own engines on a CPU."""

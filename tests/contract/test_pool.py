@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
@@ -26,10 +25,10 @@ from stages.sampling.endpoint import Endpoint
 from stages.sampling.engine import Engine
 from stages.sampling.replicas.replica import Replica
 from tests.support.engine_facts import facts
+from tests.support.engines import TEXTS, core_of, mean_gap, prompts
 from tests.support.processes import in_session
 from tests.support.waiting import wait_until
 
-TEXTS = ["Who was it? The cook, in the hall, with the rope, at nine.", "A: cook\nB: hall\nC: rope\nD: nine"]
 HARDWARE = EngineHardware(max_num_seqs=32, kv_cache_gib=0.1, max_model_len=512, threads=1, replicas=2, seed=7)
 SHORT = SamplingConfig(samples_per_prompt=4, max_tokens=8)
 ENOUGH = 400
@@ -60,12 +59,6 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Generator[Engine]:
         yield running
 
 
-def prompts(count: int) -> list[Prompt]:
-    """Prompts of 40 random tokens."""
-    draw = np.random.default_rng(0)
-    return [Prompt(f"p{number}", draw.integers(0, 250, 40).tolist()) for number in range(count)]
-
-
 def sources_of(engine: Engine, count: int) -> list[ReadyEngine]:
     """The engines that are ready, once there are so many."""
     deadline = time.monotonic() + 120.0
@@ -73,23 +66,6 @@ def sources_of(engine: Engine, count: int) -> list[ReadyEngine]:
         assert time.monotonic() < deadline, "the engines do not come"
         time.sleep(0.1)
     return sources
-
-
-def gap(folder: Path, groups: list[GroupSamples]) -> float:
-    """Mean distance of the sampled log-probabilities from those that transformers gives the same tokens."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    torch.set_num_threads(1)
-    model, gaps = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), list[float]()
-    for group in groups:
-        for completion in group.completions:
-            start, ids = len(group.prompt_token_ids), torch.tensor([[*group.prompt_token_ids, *completion.token_ids]])
-            with torch.no_grad():
-                scores = torch.log_softmax(model(ids).logits[0, start - 1 : -1], -1)
-            theirs = scores.gather(1, ids[0, start:, None])[:, 0].tolist()
-            gaps += np.abs(np.subtract(completion.logprobs, theirs)).tolist()
-    return float(np.mean(gaps))
 
 
 def replicas(engine: Engine) -> list[Replica]:
@@ -109,7 +85,7 @@ def test_weights_are_exchanged_in_every_engine_and_each_draws_by_its_own_seed(
     assert (facts(engine).starts, facts(engine).reloads, facts(engine).refusals) == (starts, reloads + 2, [])
     assert {group.engine_seed for group in groups} == {7, 8}
     for seed in (7, 8):
-        assert gap(models["b"], [group for group in groups if group.engine_seed == seed][:4]) < 0.15
+        assert mean_gap(models["b"], [group for group in groups if group.engine_seed == seed][:4]) < 0.15
     alike = [Prompt(f"p{number}", prompts(1)[0].token_ids) for number in range(80)]  # a quarter do not end early
     groups.clear()
     engine.sample_groups(alike, SHORT, groups.append)
@@ -148,7 +124,7 @@ def test_an_engine_that_holds_wrong_tensors_is_started_again_and_the_other_is_no
     engine.sample_groups(prompts(ENOUGH), SHORT, groups.append)
     assert {group.engine_seed for group in groups} == {7, 8}
     assert (facts(engine).starts, facts(engine).refusals) == (starts + 1, [refusal]), "neither was lost meanwhile"
-    assert gap(models["b"], [group for group in groups if group.engine_seed == 8][:4]) < 0.15
+    assert mean_gap(models["b"], [group for group in groups if group.engine_seed == 8][:4]) < 0.15
 
 
 @pytest.mark.long
@@ -158,7 +134,7 @@ def test_the_groups_of_a_killed_engine_are_sampled_by_the_other_while_it_restart
     engine.ensure(models["a"], "a")
     sources_of(engine, 2)
     starts, (survivor, victim) = facts(engine).starts, facts(engine).process_ids
-    core = next(pid for pid, command in in_session(victim).items() if "EngineCore" in command)
+    core = core_of(victim)
     delivered, meanwhile = list[GroupSamples](), list[int]()
 
     def deliver(group: GroupSamples) -> None:
@@ -227,4 +203,4 @@ def test_an_engine_elsewhere_samples_beside_the_one_that_the_profile_asks_for(
             groups.clear()
             alone.sample_groups(prompts(4), SHORT, groups.append)
             assert (facts(alone).process_ids, {group.weights_digest for group in groups}) == ([], {"a again"})
-            assert gap(models["a"], groups) < 0.15
+            assert mean_gap(models["a"], groups) < 0.15

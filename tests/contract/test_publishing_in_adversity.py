@@ -94,18 +94,6 @@ def test_a_server_whose_disk_fills_up(small_disk: Path, scratch: Path) -> None:
         succeeds(store, scratch)
 
 
-def test_a_store_that_becomes_read_only(small_disk: Path, scratch: Path) -> None:
-    remount(small_disk, "size=32m")
-    store = Store.open(str(small_disk))
-    remount(small_disk, "ro")
-    with pytest.raises((StoreError, OSError), match=r"[Rr]ead-only|not writable"):
-        publish(store, scratch)
-    with pytest.raises(StoreError, match="not writable"):
-        Store.open(str(small_disk))
-    remount(small_disk, "rw")
-    succeeds(store, scratch)
-
-
 def test_credentials_that_expire_midway(s3_server: S3Server, scratch: Path) -> None:
     with fault_proxy(s3_server.url, lambda method, path: None) as proxy:
         options = s3_server.options(endpoint_url=proxy.url, part_bytes=5 << 20)

@@ -19,7 +19,7 @@ from artifacts.store.s3_faults import error_code
 from artifacts.store.s3_requests import S3Requests, content_md5
 from artifacts.store.store import MissingKeyError, S3Options, Store
 from tests.support.fault_proxy import at_random, fault_proxy
-from tests.support.servers import BUCKET, S3Server, free_port, moto_server, start_moto, start_rclone
+from tests.support.servers import BUCKET, S3Server, moto_server, start_moto, start_rclone
 from tests.support.serving import serving
 from tests.support.tiers import long_except
 
@@ -41,14 +41,6 @@ def test_a_missing_bucket_is_named_and_not_created(s3_server: S3Server) -> None:
         with pytest.raises(StoreError, match="no such bucket") as caught:
             Store.open("s3://not-there/x", options=s3_server.options())
         assert not isinstance(caught.value, MissingKeyError)
-
-
-def test_a_dead_endpoint_is_reported_soon() -> None:
-    options = S3Options(f"http://127.0.0.1:{free_port()}", "k" * 16, "s" * 32, region="us-east-1")
-    started = time.monotonic()
-    with pytest.raises(StoreError, match="AWS_ENDPOINT_URL"):
-        Store.open("s3://bucket/x", options=options)
-    assert time.monotonic() - started < 15
 
 
 @pytest.fixture
@@ -73,12 +65,6 @@ def website() -> Generator[str]:
 def test_a_server_that_is_no_s3_is_not_taken_for_an_empty_store(website: str) -> None:
     with pytest.raises(StoreError):
         Store.open("s3://bucket/x", options=S3Options(website, "k" * 16, "s" * 32, region="us-east-1"))
-
-
-def test_refused_credentials(rclone: S3Server) -> None:
-    with pytest.raises(StoreError, match="credentials") as caught:
-        Store.open(f"s3://{BUCKET}/x", options=rclone.options(secret_key="wrong" * 8))
-    assert "wrong" not in str(caught.value)
 
 
 def test_no_credentials(rclone: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -134,9 +120,7 @@ def test_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
         lambda: store.create_bytes("new", bytes(2 << 20)),
         lambda: store.upload(tmp_path / "large", "new"),
     ):
-        with pytest.raises(
-            DiskFullError, match=r"/store: no space left, 1\.\d MiB are free; expected room for 2\.0 MiB of"
-        ):
+        with pytest.raises(DiskFullError, match=r"/store: no space left, 1\.\d MiB are free; expected room for 2\.0"):
             operation()
     assert store.list() == ["kept"]
     assert store.read_bytes("kept") == b"old"

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-import torch
 
 from artifacts.address import ArtifactAddress
 from artifacts.identity import Identity
@@ -21,7 +20,6 @@ from stages.environments.puzzle import Puzzle
 from stages.environments.solver_tool import CALL_END, CALL_START, write_call, write_told
 from stages.environments.tables import to_table
 from stages.evaluate import EvaluateConfig, evaluate
-from stages.grpo.groups import Branch, Group
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.shape import read_shape
 from stages.models.tokenizers.chat import ChatTokenizer
@@ -31,9 +29,8 @@ from stages.sampling.engine import Engine
 from stages.sampling.turns import Tool
 from stages.strategies.config import title_of
 from stages.training.model.placement import load_reference
-from stages.training.trainer_batch import TrainerBatch
 from stages.training.worker_group.hardware import TrainHardware
-from tests.support.trainer_work import save_batch
+from tests.support.trainer_side import CPU, gaps_to
 
 TEXTS = ["Who was it?", "Where?", write_call(["It was the cook"]), write_call(["It was the maid"]), "A: cook\nB: hall"]
 HARDWARE = EngineHardware(
@@ -42,7 +39,6 @@ HARDWARE = EngineHardware(
 )  # fmt: skip
 """A step computes 64 tokens at most, so most prompts are read in several."""
 CONFIG = SamplingConfig(samples_per_prompt=6, max_tokens=150, tool_calls=2)
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -107,27 +103,11 @@ def test_turns_alternate_and_log_probabilities_are_those_of_the_trainer(
         assert all(logprob == 0.0 for logprob, by in zip(completion.logprobs, completion.by_tool, strict=True) if by)
     assert answered > 20, "a random model ends a call now and then"
     assert len({len(runs(one)) for _, one in completions}) == 3, "none, one and two calls"
-    gaps = gaps_to_trainer(list(groups.values()), model, tmp_path)
+    vocabulary = read_shape(model).vocab_size
+    policy = load_reference(model, vocabulary, TrainHardware(compute_dtype="fp32"), CPU, sharded=False)
+    gaps = gaps_to(policy, list(groups.values()), 1.0, tmp_path)
     assert gaps.numel() == sum(one.own_tokens for _, one in completions)
     assert float(gaps.max()) < 1e-3
-
-
-def gaps_to_trainer(groups: list[GroupSamples], model: Path, scratch: Path) -> torch.Tensor:
-    """Distance of each sampled token's log-probability from the trainer's, which reads whole packed groups."""
-    packed = [
-        Group(
-            group.prompt_token_ids,
-            [Branch(c.token_ids.tolist(), c.logprobs.tolist(), 1.0, c.by_tool.tolist()) for c in group.completions],
-        )
-        for group in groups
-    ]
-    vocabulary = read_shape(model).vocab_size
-    batch = TrainerBatch(save_batch(packed, scratch / "sampled.safetensors"), vocabulary)
-    flat = batch.flat(list(range(batch.shape[0])))
-    policy = load_reference(model, vocabulary, TrainHardware(compute_dtype="fp32"), CPU, sharded=False)
-    with torch.no_grad():
-        logprobs, _ = policy(policy.inputs(flat, torch.float32, CPU), 1.0)
-    return (logprobs - flat.sampler_logprobs).abs()
 
 
 def test_the_same_seed_gives_the_same_tokens_whatever_is_sampled_beside_them(engine: Engine, model: Path) -> None:

@@ -24,11 +24,11 @@ from stages.sampling.engine import Engine
 from stages.sampling.replicas.process import engine_arguments, engine_environment
 from stages.sampling.replicas.threads import THREADS_VARIABLE
 from tests.support.engine_facts import facts
+from tests.support.engines import TEXTS
 from tests.support.made_up import AHEAD, EXECUTOR, SWITCH, made_up
 from tests.support.raw_vllm import RAW_PARAMETERS
 from tests.support.waiting import wait_until
 
-TEXTS = ["Who was it? The cook, in the hall, with the rope, at nine.", "A: cook\nB: hall\nC: rope\nD: nine"]
 HARDWARE = EngineHardware(
     max_num_seqs=64, kv_cache_gib=0.1, max_model_len=512, threads=1, replicas=1, dtype="float32"
 )  # fmt: skip

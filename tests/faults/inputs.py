@@ -12,8 +12,6 @@ The seed is a new one each time and is printed; `--seed` repeats the cases.
 The store of a case exists, or is missing: a refused command makes no folder at the address of a missing store.
 """
 
-import argparse
-import json
 import random
 import secrets
 import sys
@@ -26,14 +24,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from tests.support.bad_inputs.classes import CLASSES
 from tests.support.bad_inputs.ground import Ground
 from tests.support.bad_inputs.trial import Case, Outcome
 from tests.support.bad_inputs.worker import Tried, tried
-from tests.support.bars import Bar, add_json_option, tell
+from tests.support.bars import Bar, parser_of, progress, tell
 
 _MOST_SHOWN = 2_000
 """Characters of a violating case that are printed."""
@@ -106,34 +101,17 @@ def _told(one: Tried) -> dict[str, Any]:
     }
 
 
-def _print_table(document: dict[str, Any]) -> None:
-    console = Console()
-    for one in document["violating"]:
-        console.print(json.dumps(one), soft_wrap=True, markup=False, highlight=False)
-    title = "{count} bad inputs, seed {seed}, {seconds} s, at most {peak_mib} MiB".format(**document)
-    table = Table(title=title, title_justify="left")
-    for name in ("class", "cases", "refused", "violations", "kinds", "slowest"):
-        table.add_column(name, justify="left" if name in ("class", "kinds") else "right")
-    for name, figures in document["classes"].items():
-        kinds = ", ".join(f"{kind} {number}" for kind, number in figures["by_kind"].items())
-        numbers = [str(figures[key]) for key in ("cases", "refused", "violations")]
-        table.add_row(name, *numbers, kinds, f"{figures['slowest_s']:.2f} s")
-    console.print(table)
-
-
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.inputs", description=__doc__)
+def main(arguments: list[str]) -> None:
+    parser = parser_of(__doc__)
     parser.add_argument("--count", type=int, default=2000, help="how many bad inputs")
     parser.add_argument("--seed", type=int, help="the same seed makes the same inputs; a new one by default")
     parser.add_argument("--only", choices=CLASSES, help="one class instead of all")
-    add_json_option(parser)
     options = parser.parse_args(arguments)
     seed = secrets.randbelow(10**9) if options.seed is None else options.seed
-    print(f"seed {seed}", file=sys.stderr, flush=True)  # before anything can end this process
+    progress(f"seed {seed}")  # before anything can end this process
     document = campaign(Series(options.count, seed, options.only))
     bars = [Bar.at_most(f"violations, {name}", row["violations"], 0) for name, row in document["classes"].items()]
-    tell(document, bars, lambda: _print_table(document), as_json=options.json)
-    return 0
+    tell(document, bars, as_json=options.json)
 
 
 if __name__ == "__main__":

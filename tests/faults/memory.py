@@ -5,7 +5,6 @@ Each failure must be noticed within 15 s, be retried only if that may help, and 
 memory in its trainer: with another profile, the same command continues with the samples and the batch that it has.
 """
 
-import argparse
 import os
 import signal
 import subprocess
@@ -18,12 +17,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
 from artifacts.errors import DeerstalkerError, TransientError
-from artifacts.manifest import Manifest
+from artifacts.store.store import Store
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.sampling.client import Prompt
 from stages.sampling.config import EngineHardware, SamplingConfig
@@ -31,12 +26,13 @@ from stages.sampling.engine import Engine
 from stages.training.job import TrainJob
 from stages.training.worker_group.group import WorkerGroup
 from stages.training.worker_group.hardware import TrainHardware
-from tests.support.bars import Bar, add_json_option, kept, tell
+from tests.support.bars import Bar, kept, parser_of, tell
 from tests.support.engine_facts import facts
 from tests.support.installed import SLOW, TINY
 from tests.support.jobs import queue_folder, train_job
 from tests.support.memory_limits import cgroups, killed_above, refuse_above
-from tests.support.processes import marked
+from tests.support.processes import DEERSTALKER, in_session, marked
+from tests.support.stored import attempts_of
 
 MARK = "DEERSTALKER_MEMORY"
 NOTICED_LIMIT_S = 15.0
@@ -205,11 +201,11 @@ def changed_profile(folder: Path) -> dict[str, Any]:
         last = failed.stderr.strip().splitlines()[-1]
         assert failed.returncode == 1, failed.stderr[-3000:]
         assert "out of memory" in last and "lower trainer.micro_batch_tokens" in last, failed.stderr[-3000:]
-        before = _attempts(folder)
+        before = attempts_of(Store.open(str(folder / "store")))
         assert set(REUSED) <= {Path(key).name for key in before if "/0001/" in key}
     finished = _train(folder, micro_batch_tokens=1024)
     assert finished.returncode == 0, finished.stderr[-3000:]
-    after = _attempts(folder)
+    after = attempts_of(Store.open(str(folder / "store")))
     assert {key: after[key] for key in before} == before, "something was made again"
     made = sorted(Path(key).name for key in after.keys() - before.keys() if "/0001/" in key)
     return {
@@ -229,12 +225,8 @@ def _trainers_limited(folder: Path) -> Iterator[None]:
         while not over.wait(0.01):
             for pid, line in marked(MARK, folder).items():
                 queue = line.partition("stages.training.worker_group.worker --queue=")[2].strip()
-                if (
-                    pid not in limited
-                    and queue
-                    and "torch.distributed" not in line
-                    and (Path(queue) / "heartbeat-0").exists()
-                ):
+                own = pid not in limited and "torch.distributed" not in line
+                if own and queue and (Path(queue) / "heartbeat-0").exists():
                     with suppress(ProcessLookupError, FileNotFoundError):
                         refuse_above(RUN_ROOM_MIB, pid)
                         limited.add(pid)
@@ -254,7 +246,7 @@ RUN_ROOM_MIB = 96
 
 def _train(folder: Path, micro_batch_tokens: int) -> subprocess.CompletedProcess[str]:
     command = [
-        str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(TINY),
+        DEERSTALKER, "train", "--recipe", str(TINY),
         "--profile", str(SLOW), "--store", str(folder / "store"), "--json", "--set", "iterations=1",
         "--set", "warm_start.texts_per_step=1", "--set", "sample.puzzles_per_iteration=48",
         "--set", "sample.sampling.max_tokens=128", "--set", "pack.row_tokens=1024", "--set", "pack.updates=1",
@@ -264,29 +256,14 @@ def _train(folder: Path, micro_batch_tokens: int) -> subprocess.CompletedProcess
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=RUN_LIMIT_S, check=False)
 
 
-def _attempts(folder: Path) -> dict[str, str]:
-    store = folder / "store"
-    return {
-        str(path.parent.relative_to(store)): Manifest.from_bytes(path.read_bytes(), str(path)).attempt
-        for path in store.rglob("manifest.json")
-    }
-
-
 def _core(engine: Engine) -> int:
-    return next(pid for pid, line in _session(facts(engine).process_id) if "EngineCore" in line)
+    return next(pid for pid, line in in_session(facts(engine).process_id).items() if "EngineCore" in line)
 
 
 def _ranks(group: WorkerGroup) -> list[int]:
     """Ids of a group's workers by rank."""
     files = sorted(queue_folder(group).glob("pid-*"))
     return [int(path.read_text().split(" ")[1]) for path in files]
-
-
-def _session(leader: int) -> Iterator[tuple[int, str]]:
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if int((entry / "stat").read_text().rpartition(")")[2].split()[3]) == leader:
-                yield int(entry.name), (entry / "cmdline").read_text()
 
 
 def _prompts(count: int) -> list[Prompt]:
@@ -314,23 +291,9 @@ def _when(reached: Callable[[], bool]) -> Callable[[], float]:
     return lambda: at[0]
 
 
-def show(rows: list[dict[str, Any]], console: Console) -> None:
-    """Prints a line a fault."""
-    table = Table(title="without memory, and hung", title_justify="left")
-    for name in ("fault", "noticed s", "tried again", "says"):
-        table.add_column(name)
-    for row in rows:
-        says = (
-            f"{row['found']}\n{row['remedy'][:200]}" if row["remedy"].startswith(("in the", "reused")) else row["found"]
-        )
-        table.add_row(row["fault"], str(row.get("noticed_s", "")), "yes" if row["tried_again"] else "no", escape(says))
-    console.print(table)
-
-
 def main() -> None:
     """Injects the faults, and prints what became of them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_json_option(parser)
+    parser = parser_of(__doc__)
     options = parser.parse_args()
     if not cgroups():
         print("no memory cgroups here: kills by the kernel are LEFT OUT", file=sys.stderr)
@@ -338,7 +301,7 @@ def main() -> None:
         report, bars = kept(PROMISES, lambda: {"faults": campaign(Path(scratch))})
     timed = [row for row in report.get("faults", ()) if "noticed_s" in row]
     bars += [Bar.at_most(f"{row['fault']}: noticed, s", row["noticed_s"], NOTICED_LIMIT_S) for row in timed]
-    tell(report, bars, lambda: show(report["faults"], Console()), as_json=options.json)
+    tell(report, bars, as_json=options.json)
 
 
 if __name__ == "__main__":

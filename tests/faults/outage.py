@@ -5,10 +5,8 @@ for good, and the command ends with one line. When the server is back, the same 
 trained or published twice, and every file matches its checksum.
 """
 
-import argparse
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -16,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from artifacts.manifest import Manifest
 from artifacts.store.store import Store
 from artifacts.verification import verify
-from tests.support.bars import add_json_option, kept, tell
+from tests.support.bars import kept, parser_of, tell
 from tests.support.installed import SLOW, TINY
+from tests.support.processes import DEERSTALKER
 from tests.support.servers import S3Server, free_port, start_rclone
+from tests.support.stored import attempts_of
 from tests.support.waiting import wait_until
 
 BUCKET = "outage"
@@ -55,7 +53,7 @@ class Outage:
     def start(self) -> subprocess.Popen[str]:
         """Starts the command as a user would."""
         command = [
-            str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(TINY),
+            DEERSTALKER, "train", "--recipe", str(TINY),
             "--profile", str(SLOW), "--store", f"s3://{BUCKET}", "--set", "iterations=1", "--json",
         ]  # fmt: skip
         environment = os.environ | self.server.environment() | {"PREFECT_HOME": str(self.folder / "prefect")}
@@ -73,11 +71,7 @@ class Outage:
 
     def attempts(self) -> dict[str, str]:
         """Attempt of every artifact, by key."""
-        root = self.folder / "served" / BUCKET
-        return {
-            str(path.parent.relative_to(root)): Manifest.from_bytes(path.read_bytes(), str(path)).attempt
-            for path in root.rglob("manifest.json")
-        }
+        return attempts_of(Store.open(str(self.folder / "served" / BUCKET), writable=False))
 
     def kill_when(self, reached: Callable[[], bool], process: subprocess.Popen[str]) -> None:
         """Kills the server at the first moment at which something is reached."""
@@ -152,24 +146,11 @@ def _story(run: Outage) -> dict[str, Any]:
 
 def main() -> None:
     """Kills the server twice, and prints what became of the run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_json_option(parser)
+    parser = parser_of(__doc__)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="outage-") as scratch:
         report, bars = kept(PROMISES, lambda: campaign(Path(scratch)))
-    tell(report, bars, lambda: show(report), as_json=options.json)
-
-
-def show(report: dict[str, Any]) -> None:
-    """Prints the story."""
-    Console().print(
-        f"while it sampled the server was away for {report['waited_out_s']:.0f} s: the run went on, "
-        f"{report['shards_before']} shards of before are among the {report['shards']} files of the rollouts\n"
-        f"while it published the server went for good: it ended after {report['ended_s']} s with\n  {report['said']}\n"
-        f"server back, same command: finished; {report['published_before']} artifacts of before are as they were, "
-        f"{report['published_after'] - report['published_before']} were made",
-        soft_wrap=True,
-    )
+    tell(report, bars, as_json=options.json)
 
 
 if __name__ == "__main__":

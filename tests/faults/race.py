@@ -4,25 +4,20 @@
 (moto), and on one that does not (rclone).
 """
 
-import argparse
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from tests.support.bars import Bar, add_json_option, kept, tell
+from tests.support.bars import Bar, kept, parser_of, tell
 from tests.support.race import KINDS, place, race
 
 
 def main() -> None:
     """Races, and prints who won."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--count", type=int, default=200, help="races in each kind of store")
     parser.add_argument("--kind", choices=KINDS, action="append", help="only this kind of store; may be repeated")
     parser.add_argument("--seed", type=int, default=1)
-    add_json_option(parser)
     options = parser.parse_args()
     rows: dict[str, dict[str, Any]] = {}
     bars: list[Bar] = []
@@ -34,17 +29,7 @@ def main() -> None:
                 rows[kind], kind_bars = kept(promise, lambda where=where: race(where, options.count, options.seed))
             broken_by = rows[kind].pop("broken_by") or broken_by
             bars += kind_bars
-    tell({"stores": rows, "broken_by": broken_by}, bars, lambda: show(rows), as_json=options.json)
-
-
-def show(rows: dict[str, dict[str, Any]]) -> None:
-    """Prints a row a store."""
-    table = Table(title="two processes, one address: one winner each time, both agree", title_justify="left")
-    for name in ("store", "races", "first won", "second won", "seconds"):
-        table.add_column(name, justify="left" if name == "store" else "right")
-    for kind, row in rows.items():
-        table.add_row(kind, *(f"{value:.0f}" for value in row.values()))
-    Console().print(table)
+    tell({"stores": rows, "broken_by": broken_by}, bars, as_json=options.json)
 
 
 if __name__ == "__main__":

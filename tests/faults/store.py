@@ -4,17 +4,13 @@ The campaign of `tests/support/store_faults.py`, once in front of a server witho
 front of one with them (moto). Then one bit is flipped in each of as many stored files.
 """
 
-import argparse
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from artifacts.store.store import Store
-from tests.support.bars import add_json_option, kept, tell
+from tests.support.bars import kept, parser_of, tell
 from tests.support.flips import flip_bits
 from tests.support.servers import moto_server, rclone_server
 from tests.support.store_faults import BUCKET, campaign
@@ -28,29 +24,14 @@ PROMISES = {
 """What must not happen, and the words of the errors of `tests.support` that tell of it."""
 
 
-def show(report: dict[str, Any], console: Console) -> None:
-    """Prints the counts of both servers, and the flips."""
-    servers: dict[str, dict[str, Any]] = report["servers"]
-    table = Table(title="store faults", title_justify="left")
-    table.add_column("")
-    for name in servers:
-        table.add_column(name, justify="right")
-    for row in next(iter(servers.values())):
-        table.add_row(row.replace("_", " "), *(str(counts[row]) for counts in servers.values()))
-    console.print(table)
-    for place, flips in report["flips"].items():
-        console.print(f"bit flips, {place}: {flips['detected']} of {flips['files']} files detected and named")
-
-
 def main() -> None:
     """Injects the faults, and prints what became of them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--count", type=int, default=1000, help="faults to inject, and files to flip a bit in")
     parser.add_argument("--seed", type=int, default=1)
-    add_json_option(parser)
     options = parser.parse_args()
     report, bars = kept(PROMISES, lambda: injected(options.count, options.seed))
-    tell(report, bars, lambda: show(report, Console()), as_json=options.json)
+    tell(report, bars, as_json=options.json)
 
 
 def injected(count: int, seed: int) -> dict[str, Any]:

@@ -9,7 +9,6 @@ Then a worker group has one process on each host. The ports on which processes o
 run listens on loopback only, the worker group on the network between the hosts.
 """
 
-import argparse
 import os
 import signal
 import subprocess
@@ -22,21 +21,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
-from artifacts.layout import MANIFEST_NAME
-from artifacts.manifest import Manifest
 from artifacts.store.store import Store
 from artifacts.verification import verify
-from tests.support.bars import add_json_option, kept, tell
+from tests.support.bars import kept, parser_of, tell
 from tests.support.hosts import GATEWAY, Host, hosts, require_hosts
 from tests.support.installed import SLOW, TINY
 from tests.support.prefect_server import prefect_api, prefect_server, without_prefect
-from tests.support.processes import marked
+from tests.support.processes import DEERSTALKER, marked
 from tests.support.servers import moto_server
 from tests.support.sockets import Listener, SocketWatch
+from tests.support.stored import attempts_of, manifests_of
 from tests.support.waiting import wait_until
 from tests.support.worker_group_on_hosts import worker_group_on
 
@@ -104,20 +98,11 @@ class Site:
         assert state["name"] == expected, (self.rows[-1], said, self.log())
         return self.rows[-1]
 
-    def manifests(self) -> dict[str, Manifest]:
-        """Every artifact by key."""
-        keys = [key for key in self.store.list("") if key.endswith(f"/{MANIFEST_NAME}")]
-        return {key: Manifest.from_bytes(self.store.read_bytes(key), key) for key in keys}
-
-    def attempts(self) -> dict[str, str]:
-        """The attempt that published each artifact, by key."""
-        return {key: manifest.attempt for key, manifest in self.manifests().items()}
-
     def made_on(self, iteration: int) -> dict[str, str]:
         """Which host published a part of an iteration."""
         start = f"runs/{RUN}/iterations/{iteration:04d}/"
-        parts = {key.split("/")[4]: manifest for key, manifest in self.manifests().items() if key.startswith(start)}
-        return {part: manifest.provenance["host"] for part, manifest in parts.items()}
+        stored = manifests_of(self.store).items()
+        return {key.split("/")[4]: made.provenance["host"] for key, made in stored if key.startswith(start)}
 
     def shards(self, iteration: int) -> set[str]:
         """Names of the groups stored so far."""
@@ -140,7 +125,7 @@ def site(folder: Path) -> Generator[Site]:
             "PREFECT_WORKER_QUERY_SECONDS": "2", MARK: str(folder),
         }  # fmt: skip
         up = [
-            str(Path(sys.executable).with_name("deerstalker")), "up", "--server", f"{address}/api", "--no-worker",
+            DEERSTALKER, "up", "--server", f"{address}/api", "--no-worker",
             "--pool", POOL, "--store", f"s3://{BUCKET}/{PREFIX}", "--zombie-after", str(ZOMBIE_AFTER_S),
         ]  # fmt: skip
         home = {"PREFECT_HOME": str(folder / "home")}
@@ -250,7 +235,7 @@ def _story(here: Site, sampler: Host, trainer: Host) -> dict[str, Any]:
     assert verify(here.store).damaged == []
     again = here.end("the same again", here.ask(sampler), sampler, "Completed")
     assert again["Completed"] == 0, again
-    return {"parts": here.rows, "cuts": cuts, "artifacts": len(here.manifests())}
+    return {"parts": here.rows, "cuts": cuts, "artifacts": len(attempts_of(here.store))}
 
 
 def _cut_off(
@@ -266,13 +251,13 @@ def _cut_off(
     run = here.ask(cut, stop_after=last, profile_overrides=patience)
     wait_until(lambda: bool(here.shards(iteration)), STATE_LIMIT_S, poll_s=0.05)
     cut.cut()
-    before, kept = here.attempts(), here.shards(iteration)
+    before, kept = attempts_of(here.store), here.shards(iteration)
     assert "rollouts" not in here.made_on(iteration), "it was over before the cable was pulled"
     reported_s = wait_until(lambda: here.state(run)["name"] == "Crashed", STATE_LIMIT_S)
     here.end(f"to {last}, cut off", run, cut, "Crashed")
     here.end(f"to promote@{iteration}", here.ask(other, stop_after=f"promote@{iteration}"), other, "Completed")
     assert set(here.made_on(iteration).values()) == {other.name}
-    done, objects = here.attempts(), set(here.store.list(""))
+    done, objects = attempts_of(here.store), set(here.store.list(""))
 
     if back_in_time:
         assert _flows(here.folder / cut.name), "it gave up before the cable was back"
@@ -285,8 +270,8 @@ def _cut_off(
     told = here.end(f"to {last}, cable back", run, cut, "Completed" if back_in_time else "Crashed")
     stage = here.tasks(run)[f"sample-{iteration:04d}"]
     assert (stage == "Cached") is back_in_time, stage
-    assert before.items() <= done.items() and done == here.attempts(), "lost, or made twice"
-    rollouts = here.manifests()[f"runs/{RUN}/iterations/{iteration:04d}/rollouts/{MANIFEST_NAME}"]
+    assert before.items() <= done.items() and done == attempts_of(here.store), "lost, or made twice"
+    rollouts = manifests_of(here.store)[f"runs/{RUN}/iterations/{iteration:04d}/rollouts"]
     assert kept <= set(rollouts.files), f"sampled again: {kept - set(rollouts.files)}"
     return {
         "reported_s": round(reported_s, 1),
@@ -302,39 +287,14 @@ def _flows(home: Path) -> list[int]:
     return [pid for pid, line in marked("PREFECT_HOME", home).items() if "-m prefect." in line and "engine" in line]
 
 
-def show(report: dict[str, Any], console: Console) -> None:
-    """Prints a line a flow run."""
-    table = Table(title="two hosts, one cut off", title_justify="left")
-    names = ("part", "host", "state", "Completed", "Cached", "says")
-    for name in names:
-        table.add_column({"Completed": "executed", "Cached": "found"}.get(name, name))
-    for row in report["parts"]:
-        table.add_row(*(escape(str(row[name])) for name in names))
-    console.print(table)
-    for cut in report["cuts"]:
-        console.print(
-            f"reported {cut['reported_s']} s after the cable was pulled; {cut['kept_shards']} shards of the lost host "
-            f"kept; its flow was gone {cut['gone_s']} s after the other had finished, ended as "
-            f"{cut['told_afterwards']} and left {cut['left_by_the_cut_host']} objects"
-        )
-    listening = Table(title="ports that were listened on", title_justify="left")
-    for name in ("who", "program", "address", "ports"):
-        listening.add_column(name)
-    for row in report["listening"]:
-        listening.add_row(*(escape(str(value)) for value in row.values()))
-    console.print(listening)
-    console.print(f"{report['artifacts']} artifacts")
-
-
 def main() -> None:
     """Cuts a host off, and prints what became of the run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_json_option(parser)
+    parser = parser_of(__doc__)
     options = parser.parse_args()
     require_hosts()
     with tempfile.TemporaryDirectory(prefix="two-hosts-") as scratch:
         report, bars = kept(PROMISES, lambda: campaign(Path(scratch)))
-    tell(report, bars, lambda: show(report, Console()), as_json=options.json)
+    tell(report, bars, as_json=options.json)
 
 
 if __name__ == "__main__":

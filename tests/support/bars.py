@@ -8,6 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+WIDE = 10_000
+"""Columns of a table at most: it is not folded, because its lines are often read in a file."""
+_SHOWN = 50
+"""Values of a list that a table shows."""
 _TOO_LATE = re.compile(r"over before|over already")
 """Errors of a campaign whose fault came too late, so that nothing was measured."""
 
@@ -42,26 +51,64 @@ class Bar:
         return f"{'met   ' if self.met else 'MISSED'} {self.name}: {self.value:.4g} (bar {self.bar})"
 
 
-def add_json_option(parser: argparse.ArgumentParser) -> None:
-    """Adds `--json` to a command."""
+def parser_of(doc: str | None) -> argparse.ArgumentParser:
+    """Returns the parser of a command: `--json`, and the docstring of its module as help."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON document, with its bars in `bars`")
+    return parser
 
 
-def tell(figures: Mapping[str, Any], bars: Sequence[Bar], show: Callable[[], None], *, as_json: bool) -> None:
-    """Prints figures and bars: as one JSON document, or by `show` and a line for each bar.
+def progress(words: str) -> None:
+    """Says on stderr what is measured next."""
+    print(words, file=sys.stderr, flush=True)
 
-    A campaign that broke a promise (see `kept`) has no figures to show; its error is printed instead.
-    """
+
+def tell(figures: Mapping[str, Any], bars: Sequence[Bar], *, as_json: bool) -> None:
+    """Prints figures and bars: as one JSON document, or as tables and a line for each bar."""
     if as_json:
         print(json.dumps({**figures, "bars": [asdict(bar) for bar in bars]}, indent=2))
         return
-    if broken := figures.get("broken_by"):
-        print(f"ended by: {broken}")
-    else:
-        show()
-    sys.stdout.flush()
+    # Through JSON, because keys may be numbers and rows may be tuples.
+    for (name, heads), rows in _tables(json.loads(json.dumps(figures))).items():
+        table = Table(*heads, title=name or None, title_justify="left", box=SIMPLE_HEAD)
+        for row in rows:
+            table.add_row(*map(escape, row))
+        Console(width=WIDE).print(table)
     for bar in bars:
         print(bar)
+
+
+def _tables(figures: Mapping[str, Any]) -> dict[tuple[str, tuple[str, ...]], list[list[str]]]:
+    """Returns the rows of each table, by its name and heads: mappings in one place that have the same keys.
+
+    A row begins with the keys that lead to it.
+    """
+    tables: dict[tuple[str, tuple[str, ...]], list[list[str]]] = {}
+
+    def add(value: Mapping[str, Any], path: tuple[str, ...]) -> None:
+        cells = {name: cell for name, cell in value.items() if not (isinstance(cell, dict) or _is_table(cell))}
+        if cells:
+            heads = (*("" for _ in path[1:]), *(name.replace("_", " ") for name in cells))
+            tables.setdefault((path[0] if path else "", heads), []).append([*path[1:], *map(_text, cells.values())])
+        for name, cell in value.items():
+            if isinstance(cell, dict):
+                add(cell, (*path, name))
+            elif name not in cells:
+                for number, row in enumerate(cell, 1):
+                    add(row, (*path, name, str(number)))
+
+    add(figures, ())
+    return tables
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return " ".join(map(_text, value[:_SHOWN])) + " ..." * (len(value) > _SHOWN)
+    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
 def kept(promises: Mapping[str, str], campaign: Callable[[], Mapping[str, Any]]) -> tuple[dict[str, Any], list[Bar]]:

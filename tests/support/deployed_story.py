@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -13,10 +12,12 @@ from typing import Any
 
 from prefect.client.orchestration import SyncPrefectClient
 
-from artifacts.manifest import Manifest
+from artifacts.store.store import Store
 from flows.orchestration.installation import make_zombie_automations
 from tests.support.installed import LIMIT_S, ONE_ENGINE, TINY, Installation
+from tests.support.processes import DEERSTALKER
 from tests.support.sockets import SocketWatch
+from tests.support.stored import attempts_of
 
 ZOMBIE_AFTER_S = 75.0
 DEAD_AFTER_S = 10.0
@@ -28,10 +29,8 @@ def tiny(folder: Path, **changes: Any) -> dict[str, Any]:
 
 
 def attempts(installed: Installation) -> dict[str, str]:
-    return {
-        str(path.parent.relative_to(installed.store)): Manifest.from_bytes(path.read_bytes(), str(path)).attempt
-        for path in installed.store.rglob("manifest.json")
-    }
+    """Returns the attempt that published each artifact, by key."""
+    return attempts_of(Store.open(str(installed.store)))
 
 
 def tell(installation: Installation) -> dict[str, Any]:
@@ -61,7 +60,7 @@ def tell(installation: Installation) -> dict[str, Any]:
     os.kill(flow, signal.SIGKILL)
     told["kill_s"] = installation.wait(lambda: not left(), 60)
     installation.wait_for(run, "Crashed")
-    told["killed_at"], told["left_open"] = attempts(installation), installation.open_tasks(run)
+    told["killed_at"], told["left_open"] = (attempts(installation), installation.open_tasks(run))
 
     profile = ONE_ENGINE.read_text().replace("threads = 1", "threads = 1\nmicro_batch_tokens = 512")
     (installation.folder / "profile.toml").write_text(profile)
@@ -89,7 +88,7 @@ def lose_runs(installed: Installation) -> dict[str, dict[str, Any]]:
 
 def kill_a_command(installed: Installation) -> str:
     """Kills a `deerstalker train` that reports to the server of `up`; returns the id of the run that it leaves."""
-    command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(TINY)]
+    command = [DEERSTALKER, "train", "--recipe", str(TINY)]
     command += ["--profile", str(ONE_ENGINE), "--run", "zombie", "--set", "puzzles.train=20000"]
     command += ["--store", str(installed.store)]
     process = subprocess.Popen(command, env=installed.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

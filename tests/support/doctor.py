@@ -4,9 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.cli.doctor import page_line
-from flows.doctor.checks import (
-    Check,
-)
+from flows.doctor.checks import Check
 from flows.doctor.facts import MachineFacts, SoftwareFacts, SpeedFacts
 from flows.doctor.hardware import Device, Hardware
 from flows.doctor.store_facts import StoreFacts

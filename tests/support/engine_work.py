@@ -5,7 +5,7 @@ head `width * vocabulary`. A weight costs 2 FLOPs a token; attention costs 4 FLO
 that is looked at. Norms, rotations and the sampler are left out.
 """
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stages.models.shape import DecoderShape
@@ -39,34 +39,20 @@ def head_weights(shape: DecoderShape) -> int:
     return shape.embed_dim * shape.vocab_size
 
 
-def prefix_blocks(prompts: Iterable[Sequence[int]], block: int) -> set[tuple[int, ...]]:
-    """Returns every beginning of a prompt that is a whole number of blocks, as in a prefix cache."""
-    return {tuple(prompt[:end]) for prompt in prompts for end in range(block, len(prompt) + 1, block)}
-
-
-def prefill_work(
-    shape: DecoderShape, groups: Sequence[Sampled], cached: Set[tuple[int, ...]], block: int, weight_bytes: int
-) -> Work:
+def prefill_work(shape: DecoderShape, groups: Sequence[Sampled], weight_bytes: int) -> Work:
     """Returns the work until each completion has its first token.
 
-    FLOPs: the layers on each token of each prompt once, less whole blocks that stand in the prefix cache (those of an
-    earlier prompt of this call too); causal attention; the head once a prompt. Bytes: weights once, the KV cache once.
+    FLOPs: the layers on each token of each prompt once, causal attention, the head once a prompt. Bytes: weights once,
+    the KV cache once.
 
     Args:
-        cached: Beginnings in the prefix cache, as `prefix_blocks` returns them.
-        block: Tokens of a block of the prefix cache.
         weight_bytes: Bytes of a weight and of a number in the KV cache.
     """
-    known, tokens, pairs = set(cached), 0, 0
-    for group in groups:
-        blocks = prefix_blocks([group.prompt], block)
-        length, reused = len(group.prompt), max((len(each) for each in blocks & known), default=0)
-        known |= blocks
-        tokens += length - reused
-        pairs += (length * (length + 1) - reused * (reused + 1)) // 2
-    flops = 2.0 * (tokens * layer_weights(shape) + len(groups) * head_weights(shape))
+    lengths = [len(group.prompt) for group in groups]
+    pairs = sum(length * (length + 1) // 2 for length in lengths)
+    flops = 2.0 * (sum(lengths) * layer_weights(shape) + len(groups) * head_weights(shape))
     flops += 4.0 * shape.layers * shape.heads * shape.head_dim * pairs
-    read = layer_weights(shape) + head_weights(shape) + tokens * _kv_numbers(shape)
+    read = layer_weights(shape) + head_weights(shape) + sum(lengths) * _kv_numbers(shape)
     return Work(flops, float(weight_bytes * read))
 
 

@@ -20,20 +20,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
-from artifacts.layout import MANIFEST_NAME
 from artifacts.local.full_disk import free_bytes
-from artifacts.manifest import Manifest
 from artifacts.store.store import S3Options, Store
-from artifacts.verification import verify
-from tests.support.installed import SLOW, TINY
-from tests.support.kills_run import DETERMINISTIC, LEFT_LIMIT_S, RUN_LIMIT_S
-from tests.support.processes import marked
+from tests.support.kills_run import RUN_LIMIT_S, Run
 from tests.support.servers import BUCKET, S3Server, moto_server
-from tests.support.waiting import wait_until
 
-MARK = "DEERSTALKER_FULL_DISKS"
 DISKS = ("store", "scratch", "prefect", "home")
 FAULTS_A_RUN = 6
 S3_EVERY, EXT4_EVERY = 4, 3
@@ -111,25 +104,19 @@ class SmallDisk:
 
 
 @dataclass
-class Run:
-    """A run of the tiny recipe on small disks.
+class DiskRun(Run):
+    """A run of the tiny recipe on small disks, which `folder` holds.
 
     Attributes:
-        folder: Holds the disks and the log.
-        generator: Draws disks and moments.
         file_system: tmpfs or ext4.
         server: S3 server of the store; None for a store in a folder.
     """
 
-    folder: Path
-    generator: random.Random
+    log_mode: ClassVar[Literal["ab", "wb"]] = "wb"
     file_system: str = "tmpfs"
     server: S3Server | None = None
     faults: list[Fault] = field(default_factory=list[Fault])
-    starts: int = 0
     disks: dict[str, SmallDisk] = field(default_factory=dict[str, SmallDisk])
-    seen: dict[str, str] = field(default_factory=dict[str, str])
-    shards: set[str] = field(default_factory=set[str])
 
     @contextmanager
     def mounted(self) -> Generator[None]:
@@ -142,44 +129,39 @@ class Run:
             yield
 
     @property
-    def url(self) -> str:
-        """Address of the store."""
-        return f"s3://{BUCKET}/{self.folder.name}" if self.server else str(self.disks["store"].folder)
+    def store(self) -> Path:
+        """The folder of its artifacts, empty if they are on S3."""
+        return self.disks["store"].folder
 
     @property
-    def log(self) -> Path:
-        """Log of the newest start."""
-        return self.folder / f"log-{self.starts}.txt"
+    def url(self) -> str:
+        """Address of the store."""
+        return f"s3://{BUCKET}/{self.folder.name}" if self.server else str(self.store)
 
-    def store(self) -> Store:
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of the command, whose files all stand on the disks."""
+        folders = {name: str(disk.folder) for name, disk in self.disks.items()}
+        on_server = self.server.environment() if self.server else {}
+        places = {"TMPDIR": folders["scratch"], "PREFECT_HOME": folders["prefect"], "HOME": folders["home"]}
+        return super().environment | on_server | places
+
+    def opened(self) -> Store:
         """Opens the store."""
         return Store.open(self.url, options=self.server.options() if self.server else S3Options(), writable=False)
 
-    def start(self) -> subprocess.Popen[bytes]:
-        """Starts the command as a user would."""
-        self.starts += 1
-        folders = {name: str(disk.folder) for name, disk in self.disks.items()}
-        environment = {
-            **os.environ, **(self.server.environment() if self.server else {}), MARK: str(self.folder),
-            "TMPDIR": folders["scratch"], "PREFECT_HOME": folders["prefect"], "HOME": folders["home"],
-        }  # fmt: skip
-        command = [
-            str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(TINY),
-            "--profile", str(SLOW), "--store", self.url, "--json",
-        ]  # fmt: skip
-        with self.log.open("wb") as log:
-            return subprocess.Popen(
-                command, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True, env=environment,
-                cwd=self.folder,
-            )  # fmt: skip
+    @property
+    def begun(self) -> bool:
+        """Whether there is a store; one on S3 is there from the beginning."""
+        return self.server is not None or super().begun
 
-    def disturb(self, faults: int) -> None:
+    def disturb(self, kills: int) -> None:
         """Fills disks at random moments, frees them and starts the command again, then lets it finish.
 
         Raises:
             AssertionError: The run hangs, does not finish, lost something, or leaves a process behind.
         """
-        for _ in range(faults):
+        for _ in range(kills):
             if self.one_fault():
                 return
         if not self.ended_with_success(self.start()):
@@ -213,7 +195,7 @@ class Run:
         except subprocess.TimeoutExpired as error:
             process.kill()
             raise AssertionError(f"it hangs:\n{self.tail()}") from error
-        wait_until(lambda: not self.processes(), LEFT_LIMIT_S, self.processes, 0.05)
+        self.nothing_is_left()
         return process.returncode == 0
 
     def wrong(self, said: str, status: int, full: Sequence[SmallDisk]) -> str:
@@ -226,55 +208,14 @@ class Run:
         inside = any(Path(match["folder"]).is_relative_to(disk.place) for disk in full)
         return "" if inside else f"a folder that is not full: {match['folder']}"
 
-    def processes(self) -> dict[int, str]:
-        """Live processes that descend from this run, by command line."""
-        return {pid: line for pid, line in marked(MARK, self.folder).items() if line}
-
     def last_line(self) -> str:
         """Returns the last line of the log."""
-        return next(reversed(self.log.read_text(errors="replace").strip().splitlines()), "")
+        return next(reversed(self.tail().strip().splitlines()), "")
 
     def stage(self) -> str:
         """Returns the name of the last stage in the log."""
-        lines = self.log.read_text(errors="replace").splitlines()[:-1]
+        lines = (self.folder / "log.txt").read_text(errors="replace").splitlines()[:-1]
         return next((match[1] for line in reversed(lines) if (match := _STAGE.search(line))), "start")
-
-    def tail(self) -> str:
-        """Returns the end of the log."""
-        return self.log.read_text(errors="replace")[-3000:]
-
-    def remember(self) -> None:
-        """Notes the artifacts and shards that are stored now; none may change afterwards."""
-        if not self.server and not any(self.disks["store"].folder.iterdir()):
-            return
-        keys = self.store().list()
-        self.shards |= {key.rpartition("/")[2] for key in keys if "/rollouts/" in key and key.endswith(".parquet")}
-        for key, manifest in self.manifests().items():
-            assert self.seen.setdefault(key, manifest.attempt) == manifest.attempt, f"{key} was made again"
-
-    def manifests(self) -> dict[str, Manifest]:
-        """Every artifact by key, without step checkpoints, which come and go."""
-        store = self.store()
-        keys = [key for key in store.list() if key.endswith(f"/{MANIFEST_NAME}") and "/progress-" not in key]
-        return {key.removesuffix(f"/{MANIFEST_NAME}"): Manifest.from_bytes(store.read_bytes(key), key) for key in keys}
-
-    def check(self, undisturbed: dict[str, str]) -> None:
-        """Compares the finished run with everything noted on the way, and with an undisturbed run.
-
-        Raises:
-            AssertionError: Something was lost.
-        """
-        self.remember()
-        assert not self.seen.keys() - self.manifests().keys(), "an artifact is gone"
-        assert self.digests() == undisturbed
-        rollouts = [manifest for manifest in self.manifests().values() if manifest.kind == "Rollouts"]
-        stored = {name for manifest in rollouts for name in manifest.files}
-        assert self.shards <= stored, f"sampled twice: {self.shards - stored}"
-        assert verify(self.store()).damaged == []
-
-    def digests(self) -> dict[str, str]:
-        """Content digests of the artifacts that do not depend on sampling."""
-        return {key: found.digest for key, found in self.manifests().items() if key.startswith(DETERMINISTIC)}
 
 
 def campaign(count: int, scratch: Path, seed: int = 1, at_once: int = 1) -> dict[str, Any]:
@@ -288,7 +229,7 @@ def campaign(count: int, scratch: Path, seed: int = 1, at_once: int = 1) -> dict
     """
     with moto_server() as server:
         server.create_bucket(BUCKET)
-        first = Run(_folder(scratch / "undisturbed"), random.Random(seed))
+        first = DiskRun(_folder(scratch / "undisturbed"), random.Random(seed))
         with first.mounted():
             first.disturb(0)
             undisturbed = first.digests()
@@ -298,11 +239,11 @@ def campaign(count: int, scratch: Path, seed: int = 1, at_once: int = 1) -> dict
 
         def one() -> None:
             number = next(numbers)
-            run = Run(
+            run = DiskRun(
                 _folder(scratch / f"run-{number}"),
                 random.Random(f"{seed} {number}"),
-                "ext4" if number % EXT4_EVERY == EXT4_EVERY - 1 else "tmpfs",
-                server if number % S3_EVERY == S3_EVERY - 1 else None,
+                file_system="ext4" if number % EXT4_EVERY == EXT4_EVERY - 1 else "tmpfs",
+                server=server if number % S3_EVERY == S3_EVERY - 1 else None,
             )
             with run.mounted():
                 try:
@@ -314,7 +255,7 @@ def campaign(count: int, scratch: Path, seed: int = 1, at_once: int = 1) -> dict
                     for pid in run.processes():
                         with suppress(ProcessLookupError):
                             os.kill(pid, 9)
-                    wait_until(lambda: not run.processes(), LEFT_LIMIT_S, run.processes, 0.05)
+                    run.nothing_is_left()
             faults.extend(run.faults)
             starts.append(run.starts)
             for fault in run.faults:

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from stages.processes.scratch import PREFIX
-from tests.support.kills_run import MARK, VICTIMS, Run
+from tests.support.kills_run import VICTIMS, Run
 from tests.support.waiting import wait_until
 
 _MOMENT_LIMIT_S = 120.0
@@ -33,6 +33,7 @@ class InterruptedRun(Run):
         stored_groups: Number of groups of the first iteration that are stored when a command starts.
     """
 
+    log_mode: ClassVar[Literal["ab", "wb"]] = "wb"
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     left_s: dict[str, float] = field(default_factory=dict[str, float])
     stored_groups: int = 0
@@ -43,24 +44,22 @@ class InterruptedRun(Run):
         return self.folder / "temporary"
 
     @property
+    def environment(self) -> dict[str, str]:
+        """Variables of the command, whose temporary files stand apart."""
+        return {**super().environment, "TMPDIR": str(self.temporary)}
+
+    @property
     def log(self) -> str:
         """The output of the present command."""
         return (self.folder / "log.txt").read_text(errors="replace")
 
     def start(self) -> "subprocess.Popen[bytes]":
         """Starts the command as a shell does in the foreground, where Ctrl-C reaches all processes of its group."""
-        self.starts += 1
         self.stored_groups = _stored_groups(self)
         self.temporary.mkdir(exist_ok=True)
-        program = [sys.executable, "-c", "from flows.cli.app import main; main()"]
-        command = [*program, "train", *self.arguments, "--store", str(self.store), "--json"]
-        environment = {**os.environ, MARK: str(self.folder), "TMPDIR": str(self.temporary)}
         ignored = signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background job would pass on that it ignores it
         try:
-            with (self.folder / "log.txt").open("wb") as log:
-                return subprocess.Popen(
-                    command, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True, env=environment
-                )
+            return super().start()
         finally:
             signal.signal(signal.SIGINT, ignored)
 

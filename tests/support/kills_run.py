@@ -4,16 +4,17 @@ import os
 import random
 import signal
 import subprocess
-import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar, Literal
 
 from artifacts.manifest import Manifest
 from artifacts.store.store import Store
 from artifacts.verification import verify
 from tests.support.installed import SLOW, TINY
-from tests.support.processes import marked
+from tests.support.processes import DEERSTALKER, marked
+from tests.support.stored import manifests_of
 from tests.support.waiting import wait_until
 
 MARK = "DEERSTALKER_KILLS"
@@ -39,7 +40,10 @@ class Run:
 
     Attributes:
         arguments: Recipe and profile, as `train` takes them.
+        log_mode: Whether the log holds the output of all commands (`ab`) or of the present one (`wb`).
     """
+
+    log_mode: ClassVar[Literal["ab", "wb"]] = "ab"
 
     folder: Path
     generator: random.Random
@@ -54,16 +58,34 @@ class Run:
         """The folder of its artifacts."""
         return self.folder / "store"
 
+    @property
+    def url(self) -> str:
+        """Address of the store."""
+        return str(self.store)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of the command."""
+        return {**os.environ, MARK: str(self.folder)}
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a store."""
+        return self.store.is_dir() and any(self.store.iterdir())
+
+    def opened(self) -> Store:
+        """Opens the store, which exists."""
+        return Store.open(self.url, writable=False)
+
     def start(self) -> subprocess.Popen[bytes]:
         """Starts the command as a user would."""
         self.starts += 1
-        program = str(Path(sys.executable).with_name("deerstalker"))
-        command = [program, "train", *self.arguments, "--store", str(self.store), "--json"]
-        environment = {**os.environ, MARK: str(self.folder)}
-        with (self.folder / "log.txt").open("ab") as log:
+        command = [DEERSTALKER, "train", *self.arguments, "--store", self.url, "--json"]
+        with (self.folder / "log.txt").open(self.log_mode) as log:
             return subprocess.Popen(
-                command, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True, env=environment
-            )
+                command, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True, env=self.environment,
+                cwd=self.folder,
+            )  # fmt: skip
 
     def processes(self) -> dict[int, str]:
         """Live processes that descend from this run, wherever they are now, by command line."""
@@ -125,14 +147,16 @@ class Run:
 
     def remember(self) -> None:
         """Notes the artifacts and shards that are stored now; none may change afterwards."""
+        if not self.begun:
+            return
         for key, manifest in self.manifests().items():
             assert self.seen.setdefault(key, manifest.attempt) == manifest.attempt, f"{key} was made again"
-        self.shards |= {path.name for path in self.store.glob("runs/*/iterations/*/rollouts/*/*.parquet")}
+        keys = self.opened().list("runs")
+        self.shards |= {key.rpartition("/")[2] for key in keys if "/rollouts/" in key and key.endswith(".parquet")}
 
     def manifests(self) -> dict[str, Manifest]:
         """Every artifact by key."""
-        found = {str(path.parent.relative_to(self.store)): path for path in self.store.rglob("manifest.json")}
-        return {key: Manifest.from_bytes(path.read_bytes(), key) for key, path in found.items()}
+        return manifests_of(self.opened())
 
     def nothing_is_left(self) -> None:
         """Waits until all processes that the command started have ended."""
@@ -145,12 +169,12 @@ class Run:
     def check(self, undisturbed: dict[str, str]) -> None:
         """Compares the finished run with everything noted on the way, and with an undisturbed run."""
         self.remember()
+        assert not self.seen.keys() - self.manifests().keys(), "an artifact is gone"
         assert self.digests() == undisturbed
         rollouts = [manifest for manifest in self.manifests().values() if manifest.kind == "Rollouts"]
         stored = {name for manifest in rollouts for name in manifest.files}
         assert self.shards <= stored, f"sampled twice: {self.shards - stored}"
-        store = Store.open(str(self.store))
-        assert verify(store).damaged == []
+        assert verify(self.opened()).damaged == []
 
     def digests(self) -> dict[str, str]:
         """Content digests of the artifacts that do not depend on sampling."""

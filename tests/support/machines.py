@@ -17,9 +17,5 @@ def older_cpu(level: str) -> dict[str, str]:
     """
     folder = str(Path(__file__).with_name("older_cpu"))
     path = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
-    imitated = {
-        "ONEDNN_MAX_CPU_ISA": level,
-        "ATEN_CPU_CAPABILITY": _ATEN[level],
-        "MKL_ENABLE_INSTRUCTIONS": _MKL[level],
-    }
-    return {**os.environ, **imitated, "PYTHONPATH": path}
+    levels = {"ONEDNN_MAX_CPU_ISA": level, "ATEN_CPU_CAPABILITY": _ATEN[level], "MKL_ENABLE_INSTRUCTIONS": _MKL[level]}
+    return {**os.environ, **levels, "PYTHONPATH": path}

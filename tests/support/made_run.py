@@ -97,12 +97,7 @@ class _Maker:
                 "title": "A run for tests, with a title as long as those of the recipes that come with the package",
                 "iterations": iterations,
                 "model": {"source": "scratch"},
-                "puzzles": {
-                    "puzzle": REDUCED,
-                    "train": 24,
-                    "val": 8,
-                    "test": 12,
-                },
+                "puzzles": {"puzzle": REDUCED, "train": 24, "val": 8, "test": 12},
                 "sample": {"puzzles_per_iteration": 6, "sampling": {"samples_per_prompt": 4}},
                 "pack": {"row_tokens": 2048},
                 "evaluate": {"puzzles": 8},

@@ -1,7 +1,11 @@
-"""A test's own memory, and processes that descend from its command, found by an inherited variable or their session."""
+"""The command, a test's own memory, and processes found by a variable that they inherited, or by their session."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
+
+DEERSTALKER = str(Path(sys.executable).with_name("deerstalker"))
+"""The program of this environment."""
 
 
 def own_memory(field: str) -> int:

@@ -140,11 +140,8 @@ def _measured(answer: LabelledAnswer, puzzle: FormalPuzzle) -> dict[str, Any]:
         for label, meaning in meanings.items()
         if item.start < label.end and label.start < item.end and found[item.start] == meaning
     ]
-    misread = [
-        item.text
-        for item in asserted
-        if not any(item.start < label.end and label.start < item.end for label in matched)
-    ]
+    spans = [(label.start, label.end) for label in matched]
+    misread = [item.text for item in asserted if not any(item.start < end and start < item.end for start, end in spans)]
     return {
         "answer": answer.name,
         "style": answer.style,

@@ -21,7 +21,6 @@ from stages.training.model.master_weights import TrainedWeights
 from stages.training.model.placement import place
 from stages.training.trainable import EVERYTHING, TrainableConfig
 from stages.training.worker_group.hardware import TrainHardware
-from tests.support.processes import own_memory
 
 CPU = torch.device("cpu")
 SMALL = DecoderShape(
@@ -30,12 +29,7 @@ SMALL = DecoderShape(
     mlp_bias=False, qk_norm=False,
 )  # fmt: skip
 """A model whose embedding does not divide by 2 or 4, and whose adapters have fewer rows than 4 processes."""
-LARGE = DecoderShape(
-    family="qwen2", vocab_size=32_000, embed_dim=512, layers=12, heads=8, kv_heads=2, head_dim=64, hidden_dim=1408,
-    norm_eps=1e-6, rope_theta=1e4, rope_scaling=None, max_positions=512, tied=False, qkv_bias=True, output_bias=False,
-    mlp_bias=False, qk_norm=False,
-)  # fmt: skip
-SMALL_FILE, LARGE_FILE = 20_000, 40 << 20
+SMALL_FILE = 20_000
 ADAPTED = TrainableConfig(parameters="lora", rank=2, alpha=4.0, projections=("q_proj", "down_proj"))
 TRAINED = {"everything": EVERYTHING, "adapters": ADAPTED}
 
@@ -54,10 +48,10 @@ class Traffic(TorchDispatchMode):
         return func(*args, **kwargs or {})
 
 
-def random_weights(trainable: TrainableConfig, processes: int, shape: DecoderShape = SMALL) -> TrainedWeights:
+def random_weights(trainable: TrainableConfig, processes: int) -> TrainedWeights:
     """Returns weights that depend on their names only."""
     hardware = TrainHardware(processes=processes, compute_dtype="fp32")
-    weights = TrainedWeights(shape, hardware, CPU, processes > 1, trainable)
+    weights = TrainedWeights(SMALL, hardware, CPU, processes > 1, trainable)
     with torch.no_grad():
         for name, p in weights.masters.items():
             place(p, torch.randn(p.shape, generator=torch.Generator().manual_seed(zlib.crc32(name.encode()))))
@@ -90,25 +84,14 @@ def make_source(folder: Path) -> None:
     (folder / "source" / "config.json").write_text("{}")
 
 
-def _worker(rank: int, processes: int, folder: Path, large: bool) -> None:
+def _worker(rank: int, processes: int, folder: Path) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "meeting"), processes)  # pyright: ignore[reportPrivateImportUsage]
     dist.init_process_group("gloo", store=store, rank=rank, world_size=processes)
-    measured: dict[str, Any] = {}
-    if large:
-        small, weights = (random_weights(EVERYTHING, processes, shape) for shape in (SMALL, LARGE))
-        small.save_checkpoint(folder / "source", folder / "small")  # so that imports and buffers do not count
-        dist.barrier()
-        before = own_memory("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # the highest resident memory counts from here
-        with Traffic() as traffic:
-            weights.save_checkpoint(folder / "source", folder / "large", LARGE_FILE)
-        measured["grown"] = own_memory("VmHWM") - before
-    else:
-        with Traffic() as traffic:
-            save_all(folder, folder.parent / "one" / "everything", processes)
-        sample_all(folder, processes)
-    (folder / f"rank-{rank}.json").write_text(json.dumps({"bytes": traffic.bytes, **measured}))
+    with Traffic() as traffic:
+        save_all(folder, folder.parent / "one" / "everything", processes)
+    sample_all(folder, processes)
+    (folder / f"rank-{rank}.json").write_text(json.dumps({"bytes": traffic.bytes}))
     dist.destroy_process_group()
 
 
@@ -117,11 +100,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="folder for models and counts, beside the folder `one`")
     parser.add_argument("processes", type=int)
-    parser.add_argument("--large", action="store_true", help="save one model of 67 million weights, and measure memory")
     arguments = parser.parse_args()
     make_source(arguments.folder)
     context = multiprocessing.get_context("fork")
-    options = arguments.processes, arguments.folder, arguments.large
+    options = arguments.processes, arguments.folder
     workers = [context.Process(target=_worker, args=(rank, *options)) for rank in range(arguments.processes)]
     for worker in workers:
         worker.start()

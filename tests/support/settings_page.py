@@ -203,12 +203,8 @@ def _values(field: Schema) -> str:
 def _range(field: Schema, largest: float) -> str:
     """Returns the bounds of a number, except those of its type."""
     bounds: list[str] = []
-    for key, words in (
-        ("minimum", "from"),
-        ("exclusiveMinimum", "above"),
-        ("maximum", "to"),
-        ("exclusiveMaximum", "below"),
-    ):
+    known = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
+    for key, words in known.items():
         if key in field and abs(field[key]) != largest:
             bounds.append(f"{words} {_number(field[key])}")
     return f" {' '.join(bounds)}" if bounds else ""

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from artifacts.layout import MANIFEST_NAME
 from artifacts.manifest import Manifest
 from tests.support.installed import ONE_ENGINE, TINY
+from tests.support.processes import DEERSTALKER
 from tests.support.waiting import changes, output_of, wait_until
 
 LIMIT_S = 300.0
@@ -43,7 +43,7 @@ class TrainCommand:
         where = ["--recipe", str(TINY), "--run", run, "--profile", str(ONE_ENGINE), "--store", str(self.store)]
         changed = [word for setting in settings for word in ("--set", setting)]
         changed += [word for setting in profile_settings for word in ("--set-profile", setting)]
-        self._command = [str(Path(sys.executable).with_name("deerstalker")), "train", *where, "--json", *changed]
+        self._command = [DEERSTALKER, "train", *where, "--json", *changed]
 
     def start(self) -> subprocess.Popen[bytes]:
         """Starts the command."""

@@ -13,6 +13,7 @@ from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.shape import read_shape
 from stages.sampling.client import GroupSamples
 from stages.training.model.master_weights import TrainedWeights
+from stages.training.model.policy import Policy
 from stages.training.trainable import TrainableConfig
 from stages.training.trainer_batch import TrainerBatch
 from stages.training.worker_group.hardware import TrainHardware
@@ -74,19 +75,19 @@ class Trained:
 
     def gaps(self, groups: Sequence[GroupSamples], temperature: float, scratch: Path) -> tuple[float, float]:
         """Returns the mean distance of the engine's log-probabilities from the changed model's and the original's."""
-        drawn = [
-            Group(
-                group.prompt_token_ids,
-                [Branch(c.token_ids.tolist(), c.logprobs.tolist(), 1.0) for c in group.completions],
-            )
-            for group in groups
-        ]
-        batch = TrainerBatch(save_batch(drawn, scratch / "sampled.safetensors"), self._after.shape.vocab_size)
-        flat = batch.flat(list(range(batch.shape[0])))
-        gaps: list[float] = []
-        for weights in (self._after, self._before):
-            policy = weights.policy
-            with torch.no_grad():
-                logprobs, _ = policy(policy.inputs(flat, torch.float32, CPU), temperature)
-            gaps.append(float((logprobs - flat.sampler_logprobs).abs().mean()))
-        return gaps[0], gaps[1]
+        gaps = [gaps_to(weights.policy, groups, temperature, scratch).mean() for weights in (self._after, self._before)]
+        return float(gaps[0]), float(gaps[1])
+
+
+def gaps_to(policy: Policy, groups: Sequence[GroupSamples], temperature: float, scratch: Path) -> torch.Tensor:
+    """Returns the distance of each sampled token's log-probability from a policy's, which reads whole packed groups."""
+    packed: list[Group] = []
+    for group in groups:
+        told = [None if one.by_tool is None else one.by_tool.tolist() for one in group.completions]
+        drawn = [(one.token_ids.tolist(), one.logprobs.tolist(), 1.0) for one in group.completions]
+        packed.append(Group(group.prompt_token_ids, [Branch(*one, by) for one, by in zip(drawn, told, strict=True)]))
+    batch = TrainerBatch(save_batch(packed, scratch / "sampled.safetensors"), policy.shape.vocab_size)
+    flat = batch.flat(list(range(batch.shape[0])))
+    with torch.no_grad():
+        logprobs, _ = policy(policy.inputs(flat, torch.float32, CPU), temperature)
+    return (logprobs - flat.sampler_logprobs).abs()

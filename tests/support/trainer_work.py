@@ -88,10 +88,7 @@ def finish(device: torch.device) -> None:
 
 
 def matmul_peak(
-    sizes: Sequence[int] = PEAK_SIZES,
-    repeats: int = 5,
-    device: torch.device = CPU,
-    dtype: torch.dtype = torch.bfloat16,
+    sizes: Sequence[int] = PEAK_SIZES, repeats: int = 5, device: torch.device = CPU, dtype: torch.dtype = torch.bfloat16
 ) -> float:
     """Returns the highest rate of products of square matrices over sizes and repeats, in FLOP/s."""
     best = 0.0

@@ -5,12 +5,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from artifacts.layout import WARM_START, RunLayout
 from artifacts.reading import Artifact
 from artifacts.store.store import Store
+from tests.support.processes import DEERSTALKER
 from tests.support.scaled_recipes import as_toml
 
 
@@ -19,7 +19,7 @@ def deerstalker(*arguments: str) -> dict[str, Any]:
 
     Exits the benchmark if the command fails; its messages stand on stderr.
     """
-    command = [str(Path(sys.executable).with_name("deerstalker")), *arguments, "--json"]
+    command = [DEERSTALKER, *arguments, "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(command)} ended with status {done.returncode}; its messages stand above")
@@ -47,6 +47,22 @@ def train(
     started = time.perf_counter()
     document = deerstalker("train", *options)
     return {**document, "wall_s": time.perf_counter() - started, "resumed": resumed}
+
+
+def figures_of(document: dict[str, Any]) -> dict[str, float]:
+    """Returns percentages on the test puzzles before and after a run, and its wall time in seconds.
+
+    A name is `MODE_METRIC_WHEN`, such as `greedy_exact_after`.
+
+    Args:
+        document: What `train` returned.
+    """
+    return {
+        f"{mode}_{metric}_{when}": 100 * document["test"][when][mode][metric]["mean"]
+        for mode in ("sampled", "greedy")
+        for metric in ("accuracy", "exact")
+        for when in ("before", "after")
+    } | {"wall_s": document["wall_s"]}
 
 
 def from_warm_start(run: str, store: str) -> list[str]:

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tests.support.seeded import joined
+from tests.support.seeded import joined, over_seeds
 
 
 def test_a_table_of_several_calls_keeps_every_row_and_takes_the_newest(tmp_path: Path) -> None:
@@ -20,3 +20,8 @@ def test_a_table_of_several_calls_keeps_every_row_and_takes_the_newest(tmp_path:
         "transfer": {},
     }
     assert list(together["seeds"]) == ["99", "701", "702"]
+
+
+def test_means_over_seeds_have_half_of_their_95_percent_interval() -> None:
+    rows = [{"a": {"gain": 1.0}}, {"a": {"gain": 3.0}, "b": {"gain": 7.0}}]
+    assert over_seeds(rows) == {"a": {"gain": "2 ± 13"}, "b": {"gain": "7"}}  # t of one degree: 12.706

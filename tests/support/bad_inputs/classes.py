@@ -6,7 +6,6 @@ import random
 import shutil
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +34,20 @@ _ADDRESSES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Written:
-    """Writes files into the folder of a case."""
+Damage = Callable[[Path], None]
+"""Makes or changes something at a path."""
 
-    files: dict[str, bytes]
 
-    def __call__(self, folder: Path) -> None:
-        for name, data in self.files.items():
+def _written(files: dict[str, bytes], strange: tuple[str, str] | None = None) -> Damage:
+    """Returns what writes files into the folder of a case, and one of `STRANGE_FILES` under a name."""
+
+    def prepare(folder: Path) -> None:
+        for name, data in files.items():
             (folder / name).write_bytes(data)
+        if strange:
+            STRANGE_FILES[strange[1]](folder / strange[0])
+
+    return prepare
 
 
 def settings(ground: Ground, chance: random.Random) -> Iterator[Case]:
@@ -90,9 +94,8 @@ def recipe_files(ground: Ground, chance: random.Random) -> Iterator[Case]:
         else:
             making = ("puzzles", "make", "--out", "made", "--profile", "own.toml", *refused(("puzzles", "make")))
             words = chance.choice([("train", "--profile", "own.toml", *refused(("train",)), *stored), making])
-        yield Case(
-            "recipe files", words, Written({"own.toml": data}), may_succeed=words[0] == "recipes", told=_told(data)
-        )
+        files = _written({"own.toml": data})
+        yield Case("recipe files", words, files, may_succeed=words[0] == "recipes", told=_told(data))
 
 
 def _with_strange_value(data: bytes, chance: random.Random) -> bytes:
@@ -120,7 +123,7 @@ def puzzle_files(ground: Ground, chance: random.Random) -> Iterator[Case]:
         proving = ("puzzles", "prove", "own.json", "said.txt", "--index", index)
         asking = ("solve", "own.json", "--index", index, *refused(("solve",)), *stored)
         words = chance.choice((proving, proving, asking))
-        files = Written({"own.json": data, "said.txt": b"A. Nobody\n"})
+        files = _written({"own.json": data, "said.txt": b"A. Nobody\n"})
         yield Case("puzzle files", words, files, may_succeed=words is proving, told=_told(data))
 
 
@@ -141,7 +144,7 @@ def completions(ground: Ground, chance: random.Random) -> Iterator[Case]:
                 words = ("solve", chance.choice(("-", "said.txt")), *refused(("solve",)), *stored)
             case _:
                 words = ("puzzles", "prove", "own.json", "said.txt", *output)
-        files = Written({"own.json": ground.puzzles.encode(), "said.txt": data})
+        files = _written({"own.json": ground.puzzles.encode(), "said.txt": data})
         yield Case("completions", words, files, data, may_succeed=words[0] == "puzzles", told=_told(data))
 
 
@@ -157,16 +160,11 @@ def arguments(ground: Ground, chance: random.Random) -> Iterator[Case]:
             elif is_switch(option):
                 words = [*required(path, app), f"{option.name}={strange}"]
             else:
-                words = [
-                    *required(path, app, option.name),
-                    *chance.choice(([option.name, strange], [f"{option.name}={strange}"])),
-                ]
-            last = refused(path) if option is None or option.name not in refused(path) else ("--no-such-option",)
-            store = (
-                ("--store", str(ground.store))
-                if _has_store(path) and (option is None or option.name != "--store")
-                else ()
-            )
+                given = chance.choice(([option.name, strange], [f"{option.name}={strange}"]))
+                words = [*required(path, app, option.name), *given]
+            name = option and option.name
+            last = ("--no-such-option",) if name in refused(path) else refused(path)
+            store = ("--store", str(ground.store)) if _has_store(path) and name != "--store" else ()
             yield Case("arguments", (*path, *words, *last, *store), may_succeed=only_looks(path) or not path)
 
 
@@ -231,26 +229,17 @@ def damaged_stores(ground: Ground, chance: random.Random) -> Iterator[Case]:
         path = chance.choice(told if chance.random() < 0.75 else files).relative_to(ground.store)
         damage, name = _damage_of(ground.store / path, chance)
         words = chance.choice([*looking, *working])
-        prepare = _Damaged(ground.store, path, damage)
+        prepare = _damaged(ground.store, path, damage)
         told_as = f"{path}: {name}"
         yield Case("damaged stores", (*words, "--store", "store"), prepare, may_succeed=words in looking, told=told_as)
 
 
-@dataclass(frozen=True)
-class _Damaged:
-    """Copies a folder to `store` or `model` of a case, and damages one file of it."""
-
-    source: Path
-    path: Path
-    damage: Callable[[Path], None]
-
-    def __call__(self, folder: Path) -> None:
-        copy = folder / self.source.name
-        shutil.copytree(self.source, copy)
-        self.damage(copy / self.path)
+def _damaged(source: Path, path: Path, damage: Damage) -> Damage:
+    """Returns what copies a folder to `store` or `model` of a case, and damages one file of it."""
+    return lambda folder: damage(Path(shutil.copytree(source, folder / source.name)) / path)
 
 
-def _damage_of(file: Path, chance: random.Random) -> tuple[Callable[[Path], None], str]:
+def _damage_of(file: Path, chance: random.Random) -> tuple[Damage, str]:
     """Returns a function that damages a file, and a name for the damage."""
     data = file.read_bytes()
     match chance.randrange(7):
@@ -258,23 +247,16 @@ def _damage_of(file: Path, chance: random.Random) -> tuple[Callable[[Path], None
             return Path.unlink, "gone"
         case 1 | 2:
             name = chance.choice(tuple(STRANGE_FILES))
-            return _Replaced(name), name
+            return lambda path: (path.unlink(), STRANGE_FILES[name](path))[1], name
         case 3 | 4 if file.suffix == ".json":
             strange = hostile.damaged_json(json.loads(data), chance)
         case _:
             strange = hostile.damaged(data, chance)
-    return lambda path: (path.write_bytes(strange), None)[1], _told(strange)
+    return _filled(strange), _told(strange)
 
 
-@dataclass(frozen=True)
-class _Replaced:
-    """Replaces a file by one of `STRANGE_FILES`."""
-
-    name: str
-
-    def __call__(self, path: Path) -> None:
-        path.unlink()
-        STRANGE_FILES[self.name](path)
+def _filled(data: bytes) -> Damage:
+    return lambda path: (path.write_bytes(data), None)[1]
 
 
 def _socket(path: Path) -> None:
@@ -291,11 +273,11 @@ def _sparse(path: Path) -> None:
         file.truncate(1 << 40)
 
 
-def _link(target: str) -> Callable[[Path], None]:
+def _link(target: str) -> Damage:
     return lambda path: path.symlink_to(target)
 
 
-STRANGE_FILES: dict[str, Callable[[Path], None]] = {
+STRANGE_FILES: dict[str, Damage] = {
     "a folder": Path.mkdir,
     "a pipe": os.mkfifo,
     "a socket": _socket,
@@ -336,22 +318,8 @@ def strange_files(ground: Ground, chance: random.Random) -> Iterator[Case]:
         words, name = chance.choice(commands), chance.choice(tuple(STRANGE_FILES))
         own = next((word for word in words if word.startswith("own.")), "own.py")
         may_succeed = own == "own.txt"  # any text is a completion
-        yield Case(
-            "strange files", words, _WithStrange(files, own, name), may_succeed=may_succeed, told=f"{own}: {name}"
-        )
-
-
-@dataclass(frozen=True)
-class _WithStrange:
-    """Writes good files, and one of `STRANGE_FILES`."""
-
-    files: dict[str, bytes]
-    own: str
-    name: str
-
-    def __call__(self, folder: Path) -> None:
-        Written(self.files)(folder)
-        STRANGE_FILES[self.name](folder / self.own)
+        prepare = _written(files, strange=(own, name))
+        yield Case("strange files", words, prepare, may_succeed=may_succeed, told=f"{own}: {name}")
 
 
 def checkpoints(ground: Ground, chance: random.Random) -> Iterator[Case]:
@@ -362,27 +330,11 @@ def checkpoints(ground: Ground, chance: random.Random) -> Iterator[Case]:
         damage, name = _damage_of(path, chance)
         if path.suffix == ".safetensors" and chance.random() < 0.8:
             strange = _damaged_header(path.read_bytes(), chance)
-            damage, name = _Header(strange), f"header {_told(strange)}"
-        words = (
-            "solve",
-            "-",
-            "--checkpoint",
-            "./model",
-            "--profile",
-            str(ground.profile),
-            "--store",
-            str(ground.store),
-        )
-        prepare = _Damaged(ground.model, Path(path.name), damage)
+            damage, name = _filled(strange), f"header {_told(strange)}"
+        words = ("solve", "-", "--checkpoint", "./model", "--profile", str(ground.profile))
+        words += ("--store", str(ground.store))
+        prepare = _damaged(ground.model, Path(path.name), damage)
         yield Case("checkpoints", words, prepare, b"Who did it?\n", told=f"{path.name}: {name}")
-
-
-@dataclass(frozen=True)
-class _Header:
-    data: bytes
-
-    def __call__(self, path: Path) -> None:
-        path.write_bytes(self.data)
 
 
 def _damaged_header(data: bytes, chance: random.Random) -> bytes:

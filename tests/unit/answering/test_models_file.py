@@ -35,11 +35,7 @@ def price(**changes: Any) -> TokenPrice:
 def test_published_token_counts_give_the_published_costs() -> None:
     models = api_models()
     assert len(models) == 9
-    costs = {
-        name: model.price.cost(model.expected.tokens())
-        for name, model in models.items()
-        if model.price and model.expected
-    }
+    costs = {name: one.price.cost(one.expected.tokens()) for name, one in models.items() if one.price and one.expected}
     distilled = price(input=0.7, output=1.4).cost(Tokens(1108.28, 9855.22))  # in the notebook only
     counted_to = 0.005  # half of the last digit of the published token counts
     for name, published in NOTEBOOK.items():

@@ -55,12 +55,8 @@ def test_the_whole_usage_and_the_facts_of_a_reply_are_stored() -> None:
     row = row_of(PuzzleSample("p", 0, 0, "Who?"), reply({"message": message}, usage=usage, **names))
     assert (row["prompt_tokens"], row["completion_tokens"], row["reasoning"]) == (3, 4, "because")
     assert '"reasoning_tokens": 2' in row["usage"]
-    assert [row[key] for key in ("response_id", "model", "fingerprint", "provider")] == [
-        "r1",
-        "m-2025",
-        "fp",
-        "Somebody",
-    ]
+    stored = [row[key] for key in ("response_id", "model", "fingerprint", "provider")]
+    assert stored == ["r1", "m-2025", "fp", "Somebody"]
 
 
 class Endless(http.server.BaseHTTPRequestHandler):

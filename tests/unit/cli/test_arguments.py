@@ -2,26 +2,14 @@
 
 import re
 import typing
-from collections.abc import Iterator
 from inspect import signature
 
 import pytest
-from cyclopts import App
 
-from flows.cli import app as cli
 from flows.cli.app import run_command
+from tests.support.bad_inputs.command_lines import commands
 
-
-def commands(app: App, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], App]]:
-    """Every command, by its words."""
-    if app.default_command is not None:
-        yield path, app
-    for name in app:
-        if not name.startswith("-"):
-            yield from commands(app[name], (*path, name))
-
-
-COMMANDS = dict(commands(cli.app))
+COMMANDS = dict(commands())
 OPTIONS = [
     (path, argument.name, kind)
     for path, command in COMMANDS.items()

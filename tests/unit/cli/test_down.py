@@ -11,6 +11,7 @@ from pathlib import Path
 from flows.orchestration.run_environment import prepare_server_environment
 from flows.orchestration.server.local_server import InstallationRecord, StartedProcess, StartedWorker, start_guarded
 from tests.support.json_page import check_documented
+from tests.support.processes import DEERSTALKER
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -21,7 +22,7 @@ def _sleeper(folder: Path, name: str) -> StartedProcess:
 
 
 def _down(store: Path) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).with_name("deerstalker")), "down", "--store", str(store), "--json"]
+    command = [DEERSTALKER, "down", "--store", str(store), "--json"]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=store)
 
 

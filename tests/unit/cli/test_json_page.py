@@ -115,10 +115,7 @@ def test_documents_of_a_store(runs: Store, capsys: pytest.CaptureFixture[str]) -
     check_documented("report", printed(capsys, "report", "made", *at), unmet=DAMAGE)
     check_documented("diff", printed(capsys, "diff", "made", "other", *at), unmet=NOT_MADE | DAMAGE)
     rule = ("--parts", "checkpoint,batch,rollouts", "--keep-last", "1", "--keep-every", "0", "--keep-for", "regrade")
-    listed, removed = (
-        printed(capsys, "prune", "other", *rule, *at),
-        printed(capsys, "prune", "other", *rule, "--yes", *at),
-    )
+    listed, removed = (printed(capsys, "prune", "other", *rule, *yes, *at) for yes in ((), ("--yes",)))
     assert removed["removed"] and not listed["removed"] and removed["removals"]
     check_documented("prune", listed, removed, unmet=DAMAGE)
     pruned = removed["removals"][0]["key"]

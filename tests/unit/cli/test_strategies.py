@@ -50,18 +50,10 @@ def test_a_strategy_is_read_and_named(text: str, title: str) -> None:
         (["think_twice:3"], {}, "'3' is not key=value"),
         (["think_twice:round=3"], {}, r"strategies\.0\.think_twice\.round.*did you mean"),
         (["best_of:score=length"], {}, "score: Input should be 'logprob', 'mean_logprob' or 'statements'"),
-        (
-            ["majority"],
-            {"samples": 1},
-            "majority chooses among samples, but there is 1 of each puzzle: sample 2 or more",
-        ),
+        (["majority"], {"samples": 1}, "majority chooses among samples, but there is 1 of each puzzle: sample 2"),
         (["best_of"], {"samples": 1}, "best_of chooses among samples, but there is 1"),
         (["sift", "sift:temperature=0.0"], {}, "strategy sift is named twice"),
-        (
-            ["think_twice"],
-            {"tool_calls": 1},
-            "think_twice asks in rounds, which cannot call a solver: set tool_calls to 0",
-        ),
+        (["think_twice"], {"tool_calls": 1}, "think_twice asks in rounds, which cannot call a solver: set tool_calls"),
     ],
 )
 def test_a_wrong_strategy_is_refused_in_one_line(strategies: list[str], answers: dict[str, Any], words: str) -> None:
@@ -85,9 +77,7 @@ def test_commands_refuse_an_unknown_strategy_before_they_start_anything(
 def test_statements_are_refused_where_nothing_is_proved() -> None:
     strategies = config_of("best_of:score=statements").strategies
     check_provable(strategies, ["temporal_clue", "zebra"])
-    with pytest.raises(
-        BadInputError, match=r'strategy best_of:score="statements": the environment .*file.* cannot .*prove'
-    ):
+    with pytest.raises(BadInputError, match=r'strategy best_of:score="statements": the environment .*file.* cannot'):
         check_provable(strategies, ["temporal_clue", "file:number"])
     check_provable(config_of("best_of").strategies, ["file:number"])
 

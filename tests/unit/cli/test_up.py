@@ -1,11 +1,11 @@
 """What `deerstalker up` says of a server elsewhere that cannot be used."""
 
 import subprocess
-import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from tests.support.prefect_server import without_prefect
+from tests.support.processes import DEERSTALKER
 from tests.support.serving import serving
 
 
@@ -26,7 +26,7 @@ class _Healthy(BaseHTTPRequestHandler):
 def test_a_server_that_stops_answering_is_named(tmp_path: Path) -> None:
     with serving(ThreadingHTTPServer(("127.0.0.1", 0), _Healthy)) as silent:
         api = f"http://127.0.0.1:{silent.server_port}/api"
-        command = [str(Path(sys.executable).with_name("deerstalker")), "up", "--no-worker", "--server", api]
+        command = [DEERSTALKER, "up", "--no-worker", "--server", api]
         done = subprocess.run(
             [*command, "--store", str(tmp_path)],
             env={**without_prefect(), "PREFECT_CLIENT_MAX_RETRIES": "0"},

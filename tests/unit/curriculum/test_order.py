@@ -92,12 +92,7 @@ def test_a_filter_takes_what_one_of_its_selections_takes() -> None:
     large = rated({"p0": 0.0, "p1": 1.0, "p2": 0.5, "p3": 1.0, "p4": 0.5}, "large")
     where = (
         Selection(all=(Condition(column="exact:small", at_most=0.0), Condition(column="exact:large", above=0.0))),
-        Selection(
-            all=(
-                Condition(column="exact:small", above=0.0, below=1.0),
-                Condition(column="exact:large", above=0.0, below=1.0),
-            )
-        ),
+        Selection(all=tuple(Condition(column=f"exact:{name}", above=0.0, below=1.0) for name in ("small", "large"))),
     )
     table = puzzles([1] * 5)
     assert ids(eligible(table, pl.concat([small, large]), where, seed=0)) == ["p1", "p2"]

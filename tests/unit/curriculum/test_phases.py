@@ -71,10 +71,7 @@ def test_a_frozen_staged_recipe_resolves_to_itself() -> None:
         ),
         ('{name="a", sample={where=[{all=[]}]}}', r"all is empty: name a condition"),
         ('{name="a", iterations=3}', r"the last phase, 'a', ends with the run: drop its iterations"),
-        (
-            '{name="a", sample={order={by="ascending", column="exact:7b"}}}',
-            r"rates of '7b', but \[rate\] names only run",
-        ),
+        ('{name="a", sample={order={by="ascending", column="exact:7b"}}}', r"rates of '7b', but \[rate\] names only"),
         ('{name="a", sample={where=[{all=[{column="clues", above=1}]}]}}', r"no such column 'clues'(?!.*Tuple)"),
         ('{name="a", evaluate={puzzles=8}}', r"phases\.0\.evaluate: Extra inputs are not permitted"),
         ('{name="a", sample={puzzles_per_iteration=9000}}', r"phases\.0: sample\.puzzles_per_iteration is 9000, more"),

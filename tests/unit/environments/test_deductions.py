@@ -95,6 +95,7 @@ def test_premises_of_words() -> None:
     assert family.premises(clues[1], unreadable) is None
 
 
+JUDGE = Judge(TWO_ROOMS)
 THREE_TEXTS = {
     "sound": (
         "The Rope shares a room with the victim. Mr. Boddy was murdered in the Lounge. The Rope was in the Lounge, "
@@ -118,8 +119,7 @@ THREE_TEXTS = {
 @pytest.mark.parametrize("name", THREE_TEXTS)
 def test_three_completions(name: str) -> None:
     text, counts = THREE_TEXTS[name]
-    judge = Judge(TWO_ROOMS)
-    deductions = judge.read(text)
+    deductions = JUDGE.read(text)
     assert DeductionCounts.of(deductions) == counts
     for deduction in deductions:
         assert text[deduction.start : deduction.end] == deduction.text
@@ -137,7 +137,6 @@ def test_what_is_left_open_without_a_clue() -> None:
 
 
 def test_alternatives_and_doubts_are_not_asserted() -> None:
-    judge = Judge(TWO_ROOMS)
     for text in (
         "The Rope was in the Lounge or in a bag",
         "The Rope was in the Lounge or the Billiard Room",
@@ -146,15 +145,14 @@ def test_alternatives_and_doubts_are_not_asserted() -> None:
         "Was it so that the Rope was in the Lounge?",
         "The Ropes was in the Lounge",
     ):
-        assert judge.read(text) == [], text
-    (joined,) = judge.read("So the Rope was in the Lounge if and only if the Lead Pipe was in the Lounge.")
+        assert JUDGE.read(text) == [], text
+    (joined,) = JUDGE.read("So the Rope was in the Lounge if and only if the Lead Pipe was in the Lounge.")
     assert joined.verdict == "proved"
 
 
 @given(st.text(max_size=200))
 def test_any_text_has_counts(text: str) -> None:
-    judge = Judge(TWO_ROOMS)
-    counts = DeductionCounts.of(judge.read(text))
+    counts = DeductionCounts.of(JUDGE.read(text))
     assert counts.statements == counts.proved + counts.restated + counts.open + counts.contradicted
 
 
@@ -275,7 +273,6 @@ def test_clues_as_text_are_all_restated() -> None:
     ["the Rope was in ", "Miss Peach and ", "if ", "The Rope was in the Lounge. ", "A suspect motivated by ", "or "],
 )
 def test_linear_time(piece: str) -> None:
-    judge = Judge(TWO_ROOMS)
     started = time.perf_counter()
-    judge.read(piece * (500_000 // len(piece)))
+    JUDGE.read(piece * (500_000 // len(piece)))
     assert time.perf_counter() - started < 20

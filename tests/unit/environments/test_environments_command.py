@@ -21,10 +21,8 @@ def test_the_list_has_every_environment_and_says_how_a_recipe_names_it(
     }  # fmt: skip
     for name in ("file", "maths", "mixture", "zebra"):
         assert f'environment = "{name}"' in listed[name]["recipe"]
-    assert (listed["reasoning_gym:TASK"]["from"], listed["reasoning_gym:TASK"]["error"]) == (
-        "reasoning-gym==0.1.25",
-        None,
-    )
+    gym = listed["reasoning_gym:TASK"]
+    assert (gym["from"], gym["error"]) == ("reasoning-gym==0.1.25", None)
     monkeypatch.setattr(release, "_installed", lambda: None)
     assert run_command(["environments"]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("reasoning_gym:TASK"))

@@ -23,16 +23,7 @@ from flows.config.settings import validate
 from flows.inputs.puzzle_sets import made_from_a_lost_file
 from flows.report.html.puzzle_report import LengthMeasure, describe, report_files
 from stages.context import Profile, StageContext
-from stages.environments import environment
-from stages.environments.capabilities import (
-    HasKinds,
-    HasLevels,
-    NamesThings,
-    Proves,
-    ReadsPublished,
-    WritesAnswers,
-    needs,
-)
+from stages.environments import capabilities, environment
 from stages.environments.generate import generate
 from stages.environments.published import of_text
 from stages.environments.puzzle import Puzzle
@@ -47,13 +38,7 @@ from stages.prepare import SPLITS, PrepareConfig, identity_of, prepare
 from tests.support.taught import taught_texts
 
 ROWS: list[dict[str, Any]] = [
-    {
-        "question": f"How many are {i} and {i}?",
-        "answer": 2 * i,
-        "name": f"q{i}",
-        "part": SPLITS[i % 3],
-        "note": "x" * 99,
-    }
+    {"question": f"How many are {i} and {i}?", "answer": 2 * i, "name": f"q{i}", "part": SPLITS[i % 3], "note": "x"}
     for i in range(30)
 ]
 
@@ -261,26 +246,10 @@ RECIPE: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("section", "settings", "message"),
     [
-        (
-            "grade",
-            {"reward": {"format_weight": 0.1}},
-            "format_weight: .* cannot check the format of an answer; set it to 0",
-        ),
-        (
-            "grade",
-            {"reward": {"deductions_weight": 0.1}},
-            "deductions_weight: .* cannot solve a question",
-        ),
-        (
-            "grade",
-            {"advantage": {"level": "process"}},
-            "level = 'process': .* cannot solve .* set it to 'outcome'",
-        ),
-        (
-            "grade",
-            {"grader": "published"},
-            "grade.grader is 'published', but .* graded by number: leave it out",
-        ),
+        ("grade", {"reward": {"format_weight": 0.1}}, "format_weight: .* cannot check the format of an answer; set it"),
+        ("grade", {"reward": {"deductions_weight": 0.1}}, "deductions_weight: .* cannot solve a question"),
+        ("grade", {"advantage": {"level": "process"}}, "level = 'process': .* cannot solve .* set it to 'outcome'"),
+        ("grade", {"grader": "published"}, "grade.grader is 'published', but .* graded by number: leave it out"),
         ("final", {"grader": "published"}, "final.grader is 'published'"),
         ("warm_start", {"text": "derivations"}, "the environment 'file' cannot derive an answer"),
         ("puzzles", {**RECIPE["puzzles"], "file": "x.json"}, "drop"),
@@ -321,13 +290,13 @@ def test_what_is_missing_is_refused_by_name() -> None:
     with pytest.raises(BadInputError, match=r"the environment 'file' cannot derive an answer; .* warm_start.text"):
         taught_texts(puzzles, "plain")
     with pytest.raises(BadInputError, match=r"^x: .*'file' cannot solve a question or prove a statement; .*; drop y"):
-        needs(family, Proves, "x", "drop y")
+        capabilities.needs(family, capabilities.Proves, "x", "drop y")
     with pytest.raises(BadInputError, match="the environment 'file' cannot generate puzzles from a seed"):
         generate(config(), 0)
-    for capability in (HasKinds, HasLevels, NamesThings, ReadsPublished):
-        assert not isinstance(family, capability)
-    assert isinstance(family, WritesAnswers)
-    assert not isinstance(environment.get("file:regex:(a)"), WritesAnswers)
+    for lacked in ("HasKinds", "HasLevels", "NamesThings", "ReadsPublished"):
+        assert not isinstance(family, getattr(capabilities, lacked))
+    assert isinstance(family, capabilities.WritesAnswers)
+    assert not isinstance(environment.get("file:regex:(a)"), capabilities.WritesAnswers)
     with pytest.raises(BadInputError, match="expected file:exact, file:choice"):
         environment.get("file:fuzzy")
     assert of_text(puzzle.prompt).name == "temporal_clue"

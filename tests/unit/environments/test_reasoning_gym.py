@@ -193,6 +193,7 @@ def test_stored_items_of_a_task_that_was_refused_later_keep_their_grades(task: s
 
 
 @needs_package
+@pytest.mark.long
 def test_every_scorer_that_evaluates_answers_is_guarded() -> None:
     """A release that evaluates more than this needs new guards."""
     package = importlib.util.find_spec("reasoning_gym")

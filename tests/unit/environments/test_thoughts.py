@@ -132,8 +132,7 @@ def test_taught_answers_have_the_mark_that_they_need(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ending", "opened"),
-    [("", False), ("<think>\\n", True), ("<think>\\n\\n</think>\\n\\n", False)],
+    ("ending", "opened"), [("", False), ("<think>\\n", True), ("<think>\\n\\n</think>\\n\\n", False)]
 )
 def test_a_thought_that_the_template_opens_must_be_closed(ending: str, opened: bool, tmp_path: Path) -> None:
     """A model without a thinking mode, one that always thinks, and one whose thinking is switched off."""

@@ -231,18 +231,16 @@ def test_the_white_space_of_a_template_survives_a_system_prompt_and_a_conversati
 def test_a_template_that_drops_the_system_prompt_is_refused(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "deaf")
     (tmp_path / "deaf/chat_template.jinja").write_text("{{ messages[-1]['content'] }}")
-    with pytest.raises(
-        BadInputError, match=r"model\.system_prompt.*does not write 'Be brief\.'.*puzzles\.puzzle\.prompt"
-    ):
+    with pytest.raises(BadInputError, match=r"model\.system_prompt.*does not write 'Be brief\.'.*puzzles\.puzzle"):
         materialise(FolderModel(path=str(tmp_path / "deaf"), system_prompt="Be brief."), tmp_path / "out")
 
 
-def no_config(path: Path) -> None:
-    (path / "config.json").unlink()
+def without(name: str) -> Callable[[Path], object]:
+    return lambda path: (path / name).unlink()
 
 
-def foreign(path: Path) -> None:
-    edit(path / "config.json", lambda config: config.update(architectures=["GPT2LMHeadModel"]))
+def configured(**changes: Any) -> Callable[[Path], object]:
+    return lambda path: edit(path / "config.json", lambda config: config.update(changes))
 
 
 def unreadable_config(path: Path) -> None:
@@ -250,67 +248,41 @@ def unreadable_config(path: Path) -> None:
     (path / "config.json").mkdir()  # unreadable to root too
 
 
-def unreadable_template(path: Path) -> None:
-    (path / "chat_template.jinja").write_bytes(b"\xff\xfe")
-
-
-def no_tokenizer(path: Path) -> None:
-    (path / "tokenizer.json").unlink()
-
-
-def no_tokenizer_config(path: Path) -> None:
-    (path / "tokenizer_config.json").unlink()
-
-
-def no_template(path: Path) -> None:
-    edit(path / "tokenizer_config.json", lambda config: config.pop("chat_template"))
-
-
-def broken_template(path: Path) -> None:
-    edit(path / "tokenizer_config.json", lambda config: config.update(chat_template="{% if %}"))
-
-
-def no_weights(path: Path) -> None:
-    (path / "model.safetensors").unlink()
-
-
 def truncated(path: Path) -> None:
     weights = path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
 
 
-def too_few_layers(path: Path) -> None:
-    edit(path / "config.json", lambda config: config.update(num_hidden_layers=9))
+def templated(**changes: str) -> Callable[[Path], object]:
+    """Replaces the chat template; drops it without changes."""
 
+    def change(config: dict[str, Any]) -> None:
+        config.pop("chat_template")
+        config.update(changes)
 
-def quantized(path: Path) -> None:
-    edit(path / "config.json", lambda config: config.update(quantization_config={"bits": 4}))
-
-
-def larger_tokenizer(path: Path) -> None:
-    edit(path / "config.json", lambda config: config.update(vocab_size=200))
+    return lambda path: edit(path / "tokenizer_config.json", change)
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (no_config, r"config.json: no such file"),
+        (without("config.json"), r"config.json: no such file"),
         (unreadable_config, r"config.json: cannot be read \(Is a directory\)"),
-        (unreadable_template, r"chat_template.jinja: byte 1 is not UTF-8"),
-        (foreign, r"GPT2LMHeadModel.*Qwen2ForCausalLM"),
-        (no_tokenizer, r"tokenizer.json: no such file"),
-        (no_tokenizer_config, r"no tokenizer_config.json"),
-        (no_template, r"no chat template.*instruct model"),
-        (broken_template, r"chat template with an error"),
-        (no_weights, r"no model.safetensors"),
+        (lambda path: (path / "chat_template.jinja").write_bytes(b"\xff\xfe"), r"chat_template.jinja: byte 1 is not"),
+        (configured(architectures=["GPT2LMHeadModel"]), r"GPT2LMHeadModel.*Qwen2ForCausalLM"),
+        (without("tokenizer.json"), r"tokenizer.json: no such file"),
+        (without("tokenizer_config.json"), r"no tokenizer_config.json"),
+        (templated(), r"no chat template.*instruct model"),
+        (templated(chat_template="{% if %}"), r"chat template with an error"),
+        (without("model.safetensors"), r"no model.safetensors"),
         (truncated, r"truncated: \d+ bytes; expected \d+ bytes"),
-        (too_few_layers, r"no tensor model.layers.1.*and 95 more"),
-        (quantized, r"quantized weights"),
-        (larger_tokenizer, r"at most vocab_size 200"),
+        (configured(num_hidden_layers=9), r"no tensor model.layers.1.*and 95 more"),
+        (configured(quantization_config={"bits": 4}), r"quantized weights"),
+        (configured(vocab_size=200), r"at most vocab_size 200"),
     ],
 )
 def test_a_damaged_folder_is_refused_with_the_reason(
-    folder: Path, tmp_path: Path, damage: Callable[[Path], None], message: str
+    folder: Path, tmp_path: Path, damage: Callable[[Path], object], message: str
 ) -> None:
     copy = tmp_path / "damaged"
     shutil.copytree(folder, copy)

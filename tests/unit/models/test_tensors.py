@@ -63,55 +63,37 @@ def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def without_keys(tensors: dict[str, Tensor]) -> None:
-    for layer in range(2):
-        del tensors[K_PROJ.format(layer)]
+Damage = Callable[[dict[str, Tensor]], object]
 
 
-def without_bias(tensors: dict[str, Tensor]) -> None:
-    del tensors["model.layers.1.self_attn.v_proj.bias"]
+def without(*names: str) -> Damage:
+    return lambda tensors: [tensors.pop(name) for name in names]
 
 
-def without_head(tensors: dict[str, Tensor]) -> None:
-    del tensors[HEAD]
+def changed(name: str, change: Callable[[Tensor], Tensor], stored_as: str = "") -> Damage:
+    return lambda tensors: tensors.update({stored_as or name: change(tensors[name])})
 
 
-def with_another_layer(tensors: dict[str, Tensor]) -> None:
-    tensors["model.layers.2.mlp.up_proj.weight"] = tensors["model.layers.1.mlp.up_proj.weight"].clone()
-
-
-def with_a_forged_line(tensors: dict[str, Tensor]) -> None:
-    tensors["x\nall is well"] = torch.zeros(1)
-
-
-def turned(tensors: dict[str, Tensor]) -> None:
-    tensors["model.layers.0.mlp.up_proj.weight"] = tensors["model.layers.0.mlp.up_proj.weight"].T.contiguous()
-
-
-def shorter_norm(tensors: dict[str, Tensor]) -> None:
-    tensors[NORM] = tensors[NORM][:-1].clone()
-
-
-def in_integers(tensors: dict[str, Tensor]) -> None:
-    tensors[NORM] = tensors[NORM].to(torch.int16)
+UP = "model.layers.{}.mlp.up_proj.weight"
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (without_keys, r"no tensor model\.layers\.0\.self_attn\.k_proj\.weight and 1 more; expected the 27 tensors"),
-        (without_bias, r"no tensor model\.layers\.1\.self_attn\.v_proj\.bias; expected"),
-        (without_head, r"no tensor lm_head\.weight"),
-        (with_another_layer, r"tensor 'model\.layers\.2\.mlp\.up_proj\.weight', which config\.json does not imply"),
-        (with_a_forged_line, r"tensor 'x\\nall is well', which config"),
-        (turned, r"mlp\.up_proj\.weight: shape \[32, 48\]; expected \[48, 32\] as in config\.json"),
-        (shorter_norm, r"model\.norm\.weight: shape \[31\]; expected \[32\]"),
-        (in_integers, r"model\.norm\.weight: type I16; expected BF16, F16, F32"),
+        (without(*(K_PROJ.format(layer) for layer in range(2))),
+         r"no tensor model\.layers\.0\.self_attn\.k_proj\.weight and 1 more; expected the 27 tensors"),
+        (without("model.layers.1.self_attn.v_proj.bias"), r"no tensor model\.layers\.1\.self_attn\.v_proj\.bias; exp"),
+        (without(HEAD), r"no tensor lm_head\.weight"),
+        (changed(UP.format(1), torch.clone, UP.format(2)),
+         r"tensor 'model\.layers\.2\.mlp\.up_proj\.weight', which config\.json does not imply"),
+        (changed(NORM, torch.clone, "x\nall is well"), r"tensor 'x\\nall is well', which config"),
+        (changed(UP.format(0), lambda tensor: tensor.T.contiguous()),
+         r"mlp\.up_proj\.weight: shape \[32, 48\]; expected \[48, 32\] as in config\.json"),
+        (changed(NORM, lambda tensor: tensor[:-1].clone()), r"model\.norm\.weight: shape \[31\]; expected \[32\]"),
+        (changed(NORM, lambda tensor: tensor.to(torch.int16)), r"model\.norm\.weight: type I16; expected BF16, F16"),
     ],
-)
-def test_wrong_tensors_are_named(
-    untied: Path, tmp_path: Path, damage: Callable[[dict[str, Tensor]], None], message: str
-) -> None:
+)  # fmt: skip
+def test_wrong_tensors_are_named(untied: Path, tmp_path: Path, damage: Damage, message: str) -> None:
     shutil.copytree(untied, tmp_path / "model")
     tensors = load_file(untied / WEIGHTS)
     damage(tensors)
@@ -168,68 +150,38 @@ def cut(untied: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def edit_map(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    index = json.loads((folder / WEIGHTS_INDEX).read_text())
-    change(index["weight_map"])
-    (folder / WEIGHTS_INDEX).write_text(json.dumps(index))
-
-
 def test_a_model_in_several_files_is_whole(cut: Path, untied: Path) -> None:
     assert check_weights(cut).keys() == check_weights(untied).keys()
 
 
-def mapped_elsewhere(folder: Path) -> None:
-    edit_map(folder, lambda table: table.update({NORM: "model-1.safetensors"}))
+def mapped(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        index = json.loads((folder / WEIGHTS_INDEX).read_text())
+        change(index["weight_map"])
+        (folder / WEIGHTS_INDEX).write_text(json.dumps(index))
 
-
-def mapped_nowhere(folder: Path) -> None:
-    edit_map(folder, lambda table: table.pop(NORM))
-
-
-def maps_what_is_not_there(folder: Path) -> None:
-    edit_map(folder, lambda table: table.update({"ghost": "model-1.safetensors"}))
-
-
-def maps_out_of_the_folder(folder: Path) -> None:
-    edit_map(folder, lambda table: table.update({NORM: "../model-1.safetensors"}))
-
-
-def maps_to_a_number(folder: Path) -> None:
-    edit_map(folder, lambda table: table.update({NORM: 7}))
-
-
-def maps_nothing(folder: Path) -> None:
-    edit_map(folder, lambda table: table.clear())
-
-
-def names_a_missing_file(folder: Path) -> None:
-    (folder / "model-2.safetensors").unlink()
-
-
-def nested_index(folder: Path) -> None:
-    (folder / WEIGHTS_INDEX).write_text("[" * 100_000)
-
-
-def beside_a_single_file(folder: Path) -> None:
-    shutil.copyfile(folder / "model-1.safetensors", folder / WEIGHTS)
+    return damage
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (mapped_elsewhere, rf"model-2.*tensor '{NORM}': .*index\.json places it in 'model-1\.safetensors'"),
-        (mapped_nowhere, rf"tensor '{NORM}': .*index\.json does not list it"),
-        (maps_what_is_not_there, r"'ghost' is not in model-1\.safetensors"),
-        (maps_out_of_the_folder, r"'\.\./model-1\.safetensors' in its weight_map"),
-        (maps_to_a_number, "7 in its weight_map"),
-        (maps_nothing, "no weight_map"),
-        (names_a_missing_file, r"model-2\.safetensors: no such file"),
-        (nested_index, "not JSON .nested too deeply"),
-        (beside_a_single_file, r"both model\.safetensors and model\.safetensors\.index\.json"),
+        (mapped(lambda table: table.update({NORM: "model-1.safetensors"})),
+         rf"model-2.*tensor '{NORM}': .*index\.json places it in 'model-1\.safetensors'"),
+        (mapped(lambda table: table.pop(NORM)), rf"tensor '{NORM}': .*index\.json does not list it"),
+        (mapped(lambda table: table.update(ghost="model-1.safetensors")), r"'ghost' is not in model-1\.safetensors"),
+        (mapped(lambda table: table.update({NORM: "../model-1.safetensors"})),
+         r"'\.\./model-1\.safetensors' in its weight_map"),
+        (mapped(lambda table: table.update({NORM: 7})), "7 in its weight_map"),
+        (mapped(lambda table: table.clear()), "no weight_map"),
+        (lambda folder: (folder / "model-2.safetensors").unlink(), r"model-2\.safetensors: no such file"),
+        (lambda folder: (folder / WEIGHTS_INDEX).write_text("[" * 100_000), "not JSON .nested too deeply"),
+        (lambda folder: shutil.copyfile(folder / "model-1.safetensors", folder / WEIGHTS),
+         r"both model\.safetensors and model\.safetensors\.index\.json"),
     ],
-)
+)  # fmt: skip
 def test_an_index_that_does_not_fit_its_files_is_refused(
-    cut: Path, tmp_path: Path, damage: Callable[[Path], None], message: str
+    cut: Path, tmp_path: Path, damage: Callable[[Path], object], message: str
 ) -> None:
     shutil.copytree(cut, tmp_path / "model")
     damage(tmp_path / "model")
@@ -260,10 +212,7 @@ def test_a_file_that_the_index_does_not_name_is_not_hashed(cut: Path, tmp_path: 
         ({"num_hidden_layers": 0}, "num_hidden_layers: 0"),
         ({"vocab_size": None}, "vocab_size: no value"),
         ({"num_key_value_heads": 3}, "num_key_value_heads: 3; expected a divisor of num_attention_heads, 4"),
-        (
-            {"num_attention_heads": 5, "num_key_value_heads": 5, "head_dim": None},
-            "hidden_size: 32; expected a multiple",
-        ),
+        ({"num_attention_heads": 5, "num_key_value_heads": 5, "head_dim": None}, "hidden_size: 32; expected a mult"),
         ({"head_dim": 7}, "head_dim: 7; expected an even number"),
         ({"rms_norm_eps": float("inf")}, "not JSON .Infinity is not a JSON number"),
         ({"rope_parameters": {"rope_theta": -1.0}}, r"rope_theta: -1\.0; expected a finite number above 0"),

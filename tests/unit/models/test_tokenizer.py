@@ -92,12 +92,8 @@ def test_a_tokenizer_of_answers_stays_as_it_is(board: str, digest: str) -> None:
 
 
 CAST = to_table([generate(load_recipe("quickstart").puzzles.puzzle, seed) for seed in range(64)])
-DRAWN = to_table(
-    [
-        generate(PuzzleConfig(suspects=(3, 3), weapons=(2, 2), rooms=(3, 3), connectives=False), seed)
-        for seed in range(64)
-    ]
-)
+BOARD = PuzzleConfig(suspects=(3, 3), weapons=(2, 2), rooms=(3, 3), connectives=False)
+DRAWN = to_table([generate(BOARD, seed) for seed in range(64)])
 
 
 @pytest.mark.parametrize(("style", "most"), [("plain", 80), ("terse", 65), ("cited", 90)])

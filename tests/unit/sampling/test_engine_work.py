@@ -1,7 +1,7 @@
-"""The FLOPs and bytes by which `tests.benchmarks.sampling` judges an engine, by hand."""
+"""The FLOPs and bytes by which `tests.benchmarks.versus_trl` judges engines, by hand."""
 
 from stages.models.shape import DecoderShape
-from tests.support.engine_work import Sampled, Work, decode_work, prefill_work, prefix_blocks
+from tests.support.engine_work import Sampled, Work, decode_work, prefill_work
 
 SHAPE = DecoderShape(
     family="llama", vocab_size=5, embed_dim=2, layers=1, heads=1, kv_heads=1, head_dim=2, hidden_dim=3, norm_eps=1e-6,
@@ -12,17 +12,8 @@ SHAPE = DecoderShape(
 
 
 def test_prefill_of_one_prompt() -> None:
-    work = prefill_work(SHAPE, [Sampled([1, 2, 3], [1, 1])], set(), block=2, weight_bytes=2)
+    work = prefill_work(SHAPE, [Sampled([1, 2, 3], [1, 1])], weight_bytes=2)
     assert work == Work(2 * (3 * 34 + 10) + 4 * 2 * 6, 2 * (34 + 10 + 3 * 4))
-
-
-def test_whole_blocks_of_an_earlier_prompt_are_not_computed_again() -> None:
-    groups = [Sampled([1, 2, 3, 4], [1]), Sampled([1, 2, 3, 5], [1])]  # the second computes 3 and 5: pairs 3 and 4
-    work = prefill_work(SHAPE, groups, set(), block=2, weight_bytes=2)
-    assert work.flops == 2 * (6 * 34 + 2 * 10) + 4 * 2 * (10 + 7)
-    earlier = prefix_blocks([[1, 2, 9]], block=2)
-    assert earlier == {(1, 2)}
-    assert prefill_work(SHAPE, groups, earlier, block=2, weight_bytes=2).flops == 2 * (4 * 34 + 2 * 10) + 4 * 2 * 14
 
 
 def test_decode_reads_weights_a_step_and_each_sequence_its_cache() -> None:
