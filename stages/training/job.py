@@ -151,7 +151,6 @@ class OptimizerConfig(Config):
     master_dtype: Dtype = Field(
         default="fp32", description="precision of the trained weights, their gradients and AdamW's moments"
     )
-    # An artifact published before this setting existed has no skipped step, so any limit gives the same result.
     max_skipped_steps: int = Field(
         default=3,
         ge=0,

@@ -194,7 +194,7 @@ LORA = ["finetune.trainable.parameters=lora"]
     ],
 )
 def test_the_state_is_carried_on_where_it_can_be(own: list[str], changes: list[str], carried: bool) -> None:
-    store = Store.open("memory://")
+    store = Store.open("memory://started")
     identity = Identity.of("finetune", 1, {"own": own, "changes": changes})
     attempt = ArtifactAddress(store, f"{identity.digest}/checkpoint", Checkpoint).attempt(identity)
     attempt.write_bytes("weights", b"weights")

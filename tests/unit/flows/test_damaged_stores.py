@@ -191,7 +191,7 @@ def test_each_command_that_looks_wants_a_store(
         ["iterate", "made", "--more", "1"], ["compare", "made", "--recipes", "own"],
         ["backfill", "made", "--suite", "s", "--puzzles", "made:val"],
     ]  # fmt: skip
-    for address in (tmp_path / "empty", tmp_path / "page", "memory://"):
+    for address in (tmp_path / "empty", tmp_path / "page", "memory://empty"):
         for command in looking:
             assert run_command([*command, "--store", str(address)]) == 2, command
             said = capsys.readouterr()
