@@ -65,7 +65,7 @@ def test_a_run_that_is_killed_in_its_second_phase_goes_on(tmp_path: Path, prefec
 
     rollouts = [Artifact.at(store, layout.iteration(n, "rollouts")) for n in (1, 2, 3, 4)]
     assert shards <= set(rollouts[2].manifest.files), "the groups that were stored are in the rollouts"
-    assert [item.manifest.identity.config.get("since") for item in rollouts] == [None, None, 3, 3]
+    assert [item.manifest.identity.config["since"] for item in rollouts] == [1, 1, 3, 3]
     levels = [item.manifest.inputs.get("levels", {}).get("key") for item in rollouts]
     assert levels == [None, None, layout.iteration(2, "levels"), layout.iteration(3, "levels")]
     table = Artifact.at(store, layout.iteration(4, "levels"), Levels).read_table(LEVELS_FILE, LEVELS)

@@ -254,7 +254,9 @@ def test_only_runs_of_the_worker_that_is_gone_are_crashed() -> None:
             if worker:
                 client.update_flow_run_labels(runs[name].id, {"prefect.worker.name": worker})
         here = {**os.environ, "PREFECT__FLOW_RUN_ID": str(runs["living here"].id)}
-        with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=here):
+        command = [sys.executable, "-c", "print(flush=True); input()"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=here) as process:
+            assert process.stdout is not None and process.stdout.readline()  # it has its environment
             for _ in range(2):
                 crash_dead_runs("gone", before=datetime.now(UTC), workers={"ours", "older"}, unclaimed=True)
         states = {name: client.read_flow_run(run.id).state_name for name, run in runs.items()}

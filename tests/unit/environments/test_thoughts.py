@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stages.environments import environment
-from stages.environments.capabilities import WritesAnswers
+from stages.environments.capabilities import ChecksFormat, WritesAnswers
 from stages.environments.generate import TIERS, ZebraConfig, generate
 from stages.environments.puzzle import Puzzle
 from stages.environments.single_answer import ANSWER, ITEM, single_item
@@ -20,8 +20,6 @@ from stages.environments.tables import (
     to_table,
 )
 from stages.environments.thoughts import ThinkingConfig
-from stages.grade import GradeConfig
-from stages.grade import _well_formed as well_formed  # pyright: ignore[reportPrivateUsage]
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.processes.user_file import digest_of, note_file
@@ -118,8 +116,9 @@ def test_places_statements_and_layout_are_those_of_the_answer(tmp_path: Path) ->
     assert assertions(thought + answer, puzzle) == assertions(answer, puzzle)
     said = assertions(thought + derived, puzzle) or []
     assert said and all((thought + derived)[item.start : item.end] == item.text for item in said)
-    settings = GradeConfig.model_validate({"reward": {"format_weight": 1.0}})
-    assert [well_formed(text, puzzle, settings) for text in (answer, f"<think>{answer}")] == [True, False]
+    checks = environment.get(puzzle.environment)
+    assert isinstance(checks, ChecksFormat)
+    assert [checks.well_formed(text, puzzle) for text in (answer, f"<think>{answer}")] == [True, False]
 
 
 def test_taught_answers_have_the_mark_that_they_need(tmp_path: Path) -> None:
