@@ -12,7 +12,7 @@ from artifacts.refs import Checkpoint, PromptLengths, Puzzles, Ref
 from artifacts.schemas import LENGTHS_FILE, PROMPT_LENGTHS, PUZZLES
 from artifacts.store.store import Store
 from stages.context import StageContext
-from stages.models.tokenizers.chat import ChatTokenizer
+from stages.models.tokenizers.chat import chat_tokenizer
 from stages.sampling.collect import longest_sequence
 
 REVISION = 1
@@ -40,7 +40,7 @@ def count(
         return published
     started = time.perf_counter()
     folder = ctx.local_folder(weights)
-    tokenizer, source = ChatTokenizer(folder), Artifact.open(ctx.store, puzzles)
+    tokenizer, source = chat_tokenizer(folder), Artifact.open(ctx.store, puzzles)
     tables: list[pl.DataFrame] = []
     for name in source.names(".parquet"):
         table, split = source.read_table(name, PUZZLES), name.removesuffix(".parquet")

@@ -35,7 +35,7 @@ from stages.grading.completions import Judged, judged_completions, reward_inputs
 from stages.grading.process import supervised
 from stages.grpo.advantages import AdvantageConfig, batch_advantages
 from stages.grpo.rewards import RewardConfig, reward_terms
-from stages.models.tokenizers.chat import ChatTokenizer
+from stages.models.tokenizers.chat import chat_tokenizer
 from stages.sampling.turns import own_lengths
 
 REVISION = 3  # thoughts are not read
@@ -86,7 +86,7 @@ def grade(
     sampled = opened.read_tables(ROLLOUTS).sort("group", "sample")
     tokenizer = None
     if config.by_process or config.reward.surprise_weight:
-        tokenizer = ChatTokenizer(ctx.local_folder(Ref(**opened.manifest.inputs["weights"])))
+        tokenizer = chat_tokenizer(ctx.local_folder(Ref(**opened.manifest.inputs["weights"])))
 
     prove = config.by_process or config.reward.deductions_weight > 0
     judged = judged_completions(sampled, by_id, config.grader, prove=prove)

@@ -18,7 +18,7 @@ from stages.environments.environment import get
 from stages.environments.solver_tool import UNREADABLE, write_told
 from stages.environments.tables import puzzles_by_id
 from stages.models.json_file import read_json
-from stages.models.tokenizers.chat import ChatTokenizer
+from stages.models.tokenizers.chat import chat_tokenizer
 from stages.sampling.collect import longest_sequence
 
 _ASKED_PUZZLES = 64
@@ -63,7 +63,7 @@ def settle_rows(run: Session, weights: Ref[Checkpoint], puzzles: Ref[Puzzles], p
 def _told_tokens(store: Store, puzzles: Ref[Puzzles], folder: Path) -> int:
     """Returns a bound of the tokens of the solver's answers: to calls with all clues, which answer every question."""
     train = Artifact.open(store, puzzles).read_table("train.parquet", PUZZLES)
-    tokenizer = ChatTokenizer(folder)
+    tokenizer = chat_tokenizer(folder)
     longest = 0
     for puzzle in puzzles_by_id(train.head(_ASKED_PUZZLES)).values():
         solver = needs(get(puzzle.environment), AnswersCalls, "sample.sampling.tool_calls", "set it to 0")

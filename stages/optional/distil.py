@@ -21,7 +21,7 @@ from stages.context import StageContext
 from stages.environments.puzzle import Grader, Puzzle
 from stages.environments.tables import graded_texts, puzzles_by_id, taught_passages
 from stages.environments.thoughts import thought_opened
-from stages.models.tokenizers.chat import ChatTokenizer
+from stages.models.tokenizers.chat import chat_tokenizer
 from stages.models.tokenizers.digest import tokenizer_digest
 from stages.texts.selection import DistilConfig, Room, TeacherText, after_corruption, select
 
@@ -107,7 +107,7 @@ def _nothing_left(
 def _room(ctx: StageContext, student: Ref[Checkpoint], row_tokens: int, of_teacher: str | None) -> Room:
     """Returns the room for texts of a student; `of_teacher` is the digest of the teacher's tokenizer."""
     keeps_tokens = of_teacher == tokenizer_digest(ctx.store, student)
-    return Room(ChatTokenizer(ctx.local_folder(student)), row_tokens, keeps_tokens)
+    return Room(chat_tokenizer(ctx.local_folder(student)), row_tokens, keeps_tokens)
 
 
 def _tokenizer(ctx: StageContext, teacher: Ref[Rollouts] | Ref[Answers] | None) -> str | None:

@@ -19,7 +19,7 @@ from stages.environments.puzzle import Style, Taught
 from stages.environments.tables import taught_passages
 from stages.grpo.groups import Branch, Group
 from stages.grpo.packing import PackConfig, pack_groups
-from stages.models.tokenizers.chat import ChatTokenizer
+from stages.models.tokenizers.chat import ChatTokenizer, chat_tokenizer
 from stages.models.tokenizers.digest import tokenizer_digest
 from stages.texts.supervised import check_fits, check_round_trip, tokens_to_learn
 from stages.training.job import EpochOrder, JobSettings, LossConfig, OptimizerConfig
@@ -27,6 +27,8 @@ from stages.training.launch import Target, Weights, train_and_publish, warn_of_r
 from stages.training.trainable import TrainableConfig, TrainedConfig
 
 REVISION = 2
+_RATE = "Highest learning rate; ten times the default if it is left out and `trainable` is LoRA."
+_SCHEDULE = "After the warm-up, `linear` and `cosine` fall to 0 after the last step."
 _DROP = 'with distil.texts.untrainable = "drop"'
 
 
@@ -44,11 +46,9 @@ class SftConfig(TrainedConfig):
         default=1e-5,
         gt=0,
         le=10.0,
-        description="Highest learning rate; ten times the default if it is left out and `trainable` is LoRA.",
+        description=_RATE,
     )
-    schedule: Literal["constant", "linear", "cosine"] = Field(
-        default="linear", description="After the warm-up, `linear` and `cosine` fall to 0 after the last step."
-    )
+    schedule: Literal["constant", "linear", "cosine"] = Field(default="linear", description=_SCHEDULE)
     warmup_share: float = Field(
         default=0.0, ge=0.0, lt=1.0, description="Share of all steps over which the learning rate rises linearly."
     )
@@ -83,11 +83,9 @@ class WarmStartConfig(SftConfig):
         default=1e-4,
         gt=0,
         le=10.0,
-        description="Highest learning rate; ten times the default if it is left out and `trainable` is LoRA.",
+        description=_RATE,
     )
-    schedule: Literal["constant", "linear", "cosine"] = Field(
-        default="constant", description="After the warm-up, `linear` and `cosine` fall to 0 after the last step."
-    )
+    schedule: Literal["constant", "linear", "cosine"] = Field(default="constant", description=_SCHEDULE)
 
     @property
     def puzzles(self) -> int:
@@ -132,7 +130,7 @@ def sft(
     if published := target.published():
         return published.checkpoint
     artifact = Artifact.open(ctx.store, texts)
-    tokenizer = ChatTokenizer(ctx.local_folder(weights))
+    tokenizer = chat_tokenizer(ctx.local_folder(weights))
     if isinstance(config, WarmStartConfig):
         section, label = "warm_start", "warm start"
         groups = taught_groups(config, _drawn(config, artifact.read_table("train.parquet", PUZZLES)), tokenizer)

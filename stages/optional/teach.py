@@ -45,7 +45,7 @@ from stages.grpo.groups import Branch, Group
 from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.shape import read_shape
 from stages.models.tensors import check_weights
-from stages.models.tokenizers.chat import ChatTokenizer
+from stages.models.tokenizers.chat import chat_tokenizer
 from stages.models.tokenizers.digest import tokenizer_digest
 from stages.training.job import ScoreJob
 
@@ -226,7 +226,7 @@ def _scored(
         raise BadInputError(
             "sample.sampling.temperature", "0 with a teacher", "above 0, so that the policy explores", "set it to 1"
         )
-    tokenizer = ChatTokenizer(folder)
+    tokenizer = chat_tokenizer(folder)
     token_ids, marks = completions["completion_token_ids"].to_list(), _marks(completions)
     groups: list[Group] = []
     number = 0

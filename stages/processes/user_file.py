@@ -52,10 +52,7 @@ class UserFunction(Config):
             BadInputError: There is no such file, or its digest differs from the one in the recipe.
         """
         config = self if self.folder is not None else self.model_copy(update={"folder": str(folder.resolve())})
-        digest = digest_of(config.file, "the file of the function", PUT_IT_THERE)
-        if self.sha256 not in (None, digest):
-            raise changed(self.name, str(self.sha256), digest)
-        note_file(digest, str(config.file))
+        digest = noted_digest(config.file, self.sha256, self.name, "the file of the function")
         return config.model_copy(update={"sha256": digest})
 
     def identity(self) -> dict[str, str | None]:
@@ -83,13 +80,32 @@ def note_file(sha256: str | None, file: str | None) -> None:
         _FILES[sha256] = file
 
 
-def file_of(location: str, sha256: str) -> Path:
-    """Returns the Python file of a stored item; if none of the three places has it, the first of these places.
-
-    The places are the path that `note_file` noted, the path in the item, and the file's name in the working directory.
+def noted_digest(file: Path, expected: str | None, name: str, what: str) -> str:
+    """Returns the digest of the file that a recipe names, and notes its path, so that `file_of` finds it.
 
     Args:
-        location: The file as the item names it: a name, or in sets of older releases an absolute path.
+        file: The file.
+        expected: Its digest when the run began; None for a new run.
+        name: How the recipe names it, for the error.
+        what: What the file is, for the error.
+
+    Raises:
+        BadInputError: There is no such file, or its digest is another one.
+    """
+    digest = digest_of(file, what, PUT_IT_THERE)
+    if expected not in (None, digest):
+        raise changed(name, str(expected), digest)
+    note_file(digest, str(file))
+    return digest
+
+
+def file_of(location: str, sha256: str) -> Path:
+    """Returns the Python file with a digest; if none of the three places has it, the first of these places.
+
+    The places are the path that `note_file` noted, the given path, and the file's name in the working directory.
+
+    Args:
+        location: The file as an item or a recipe names it.
         sha256: The digest of the file.
     """
     places = [Path(place) for place in (_FILES.get(sha256), location, Path(location).name) if place is not None]

@@ -22,7 +22,7 @@ from stages.environments.tables import (
     puzzles_by_id,
     thinking_of,
 )
-from stages.models.tokenizers.chat import ChatTokenizer
+from stages.models.tokenizers.chat import chat_tokenizer
 from stages.sampling.client import Prompt
 from stages.sampling.collect import adopt_rollouts, collect_prompts, longest_sequence, opens_thought
 from stages.sampling.config import SamplingConfig
@@ -96,7 +96,7 @@ class Interview:
         self.grader: Grader = grader
         self.rollouts = {(row["puzzle_id"], row["sample"]): row for row in rollouts.iter_rows(named=True)}
         folder = ctx.local_folder(weights)
-        self.tokenizer = ChatTokenizer(folder)
+        self.tokenizer = chat_tokenizer(folder)
         opened = opens_thought(self.tokenizer, thinking_of(table))
         self.puzzles: dict[str, Puzzle] = puzzles_by_id(table, thought_opened=opened)
         self.chains: dict[Key, Chain] = {}

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from artifacts.documents.suggestions import did_you_mean
 from artifacts.errors import BadInputError
 from stages.environments.config import SourceConfig
-from stages.processes.user_file import PUT_IT_THERE, changed, digest_of, note_file
+from stages.processes.user_file import changed, digest_of, note_file, noted_digest
 
 ENTRY_POINTS = "deerstalker.environments"
 """Entry point group of packages with environments."""
@@ -71,10 +71,8 @@ class FunctionConfig(SourceConfig):
             BadInputError: There is no such file, or its digest differs from the one in the recipe.
         """
         config = self if self.folder is not None else self.model_copy(update={"folder": str(folder.resolve())})
-        digest = digest_of(Path(config.location or ""), remedy=PUT_IT_THERE)
-        if self.sha256 not in (None, digest):
-            raise changed(self.environment.rpartition(":")[0], str(self.sha256), digest)
-        note_file(digest, config.location)
+        name = self.environment.rpartition(":")[0]
+        digest = noted_digest(Path(config.location or ""), self.sha256, name, "the file of the environment")
         return config.model_copy(update={"sha256": digest})
 
 
