@@ -1,6 +1,6 @@
-"""What this thread spends its time on; the manifests of the artifacts that it publishes record it.
+"""Records what each thread spends its time on; manifests store the record of the thread that publishes the artifact.
 
-Each thread has a record of its own, so work beside a stage is not counted as work of the stage.
+Work that another thread does during a stage is therefore not counted as work of the stage.
 """
 
 import threading
@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from typing import Literal
 
 Activity = Literal["engine", "trainer", "loading", "saving", "store"]
-"""What happens in a span of time.
+"""What a thread, or the process that it waits for, does in a span of time.
 
-* `engine`, `trainer`: it computes: samples, takes optimizer steps or computes log-probabilities.
-* `loading`: it starts, reads weights, or waits for another stage that uses it.
+* `engine`, `trainer`: it samples, takes optimizer steps or computes log-probabilities.
+* `loading`: engine or trainer starts, reads weights, or is in use by another stage.
 * `saving`: the trainer writes its results, into the store if that is a folder.
 * `store`: the thread waits for the store: reads, writes, checks of files.
 """
@@ -37,7 +37,7 @@ _record = _Record()
 
 @contextmanager
 def doing(activity: Activity) -> Generator[None]:
-    """Records the duration of the block, or of each call of a decorated function, also if it fails."""
+    """Records the duration of the block, or of each call of a decorated function, even if it fails."""
     begin = time.perf_counter()
     try:
         yield
@@ -51,7 +51,7 @@ def note(activity: Activity, begin: float, end: float) -> None:
 
 
 def spans_since(begin: float) -> Spans:
-    """Returns what this thread has recorded since `begin`, in seconds from it; near spans are joined.
+    """Returns the spans of this thread since `begin`, in seconds after it; spans with a short gap are joined.
 
     Args:
         begin: A value of `time.perf_counter`.

@@ -276,7 +276,7 @@ class Attempt(Generic[K]):
                 "spans": spans_since(self.started),
             },
         )
-        for _ in range(2):  # again if `find` refreshed the artifact that was in the way
+        for _ in range(2):  # the second time if `find` removed an outdated manifest
             if self.address.store.create_bytes(manifest_key(self.address.key), manifest.to_bytes()):
                 return Ref(manifest.kind, self.address.key, manifest.digest)
             if winner := self.address.find(self.identity):

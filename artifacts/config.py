@@ -10,7 +10,7 @@ LARGEST_INT = 2**53 - 1
 LARGEST_FLOAT = 1e18
 """Bound of floats without their own bound: float32 can represent it and its square."""
 LONGEST_TEXT = 4096
-"""Largest length of texts without their own bound: that of the longest path."""
+"""Largest length of texts without their own bound: the length of the longest path."""
 
 _NESTED = (
     "schema", "fields", "items_schema", "choices", "keys_schema", "values_schema", "steps", "definitions"

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 SEE_DOCTOR = "see `deerstalker doctor`"
-"""End of a remedy if that command checks for the problem."""
+"""End of a remedy, for problems that `deerstalker doctor` checks for."""
 
-NEW_RUN = "the recipe of a run that has begun is fixed: start a run of another name"
+NEW_RUN = "the recipe of a run that has begun is fixed: start a run with another name"
 """Part of a remedy that changes the recipe, for errors that end a run after it has stored artifacts."""
 
 
 INDENT = "    "
-"""Begins each line of a child process below an error, so that none looks like a line of the program."""
+"""Prefix of each line of a child process below an error, so that it does not look like a line of the program."""
 
 
 class DeerstalkerError(Exception):
@@ -24,7 +24,7 @@ class DeerstalkerError(Exception):
         found: The problem.
         expected: The expected value or state; may be empty.
         remedy: What the user can do about it; may be empty.
-        tail: Last lines of a child process that explain the problem; may be empty. They stand below the line, indented.
+        tail: Last lines of a child process that explain the problem; may be empty. They are printed below the line.
     """
 
     def __init__(self, where: str, found: str, expected: str = "", remedy: str = "", tail: Sequence[str] = ()) -> None:

@@ -30,6 +30,16 @@ def sha256_json(value: object) -> str:
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
+IN_IDENTITY = "identity"
+"""Context in which a config is written as plain JSON for an identity: without the places of files, which differ between
+machines (see `stages.processes.user_file.UserFunction`)."""
+
+
+def settings_of(config: BaseModel) -> dict[str, Any]:
+    """Returns a config as plain JSON for an identity."""
+    return config.model_dump(mode="json", context=IN_IDENTITY)
+
+
 class Identity(BaseModel):
     """The identity of one stage execution, as manifests store it. Hardware and addresses are not part of it.
 
@@ -51,8 +61,8 @@ class Identity(BaseModel):
     def of(
         cls, stage: str, revision: int, config: BaseModel | Mapping[str, Any], **inputs: Ref[Any] | None
     ) -> "Identity":
-        """Returns the identity of a stage execution with a config and input refs; inputs that are None do not count."""
-        plain = config.model_dump(mode="json") if isinstance(config, BaseModel) else dict(config)
+        """Returns the identity of a stage execution with a config and input refs; inputs that are None are ignored."""
+        plain = settings_of(config) if isinstance(config, BaseModel) else dict(config)
         digests = {role: ref.digest for role, ref in inputs.items() if ref is not None}
         return cls(stage=stage, revision=revision, config=plain, inputs=digests)
 

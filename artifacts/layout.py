@@ -1,4 +1,4 @@
-"""Keys of artifacts in a store. No other module spells a key."""
+"""Keys of artifacts in a store. No other module builds a key."""
 
 import re
 from collections.abc import Iterable
@@ -14,10 +14,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAME_RULE = "1 to 64 letters, digits, dots, dashes and underscores, beginning with a letter or a digit"
 _RECIPE = re.compile(r"runs/[^/]+/recipe\.json")
 _SEALED = re.compile(r"runs/[^/]+/(?:promoted\.json|refreshes/[^/]+\.json)")
-_STATES = {"checkpoint": "training_state", "critic": "critic_state"}
-"""The part that holds the training state, by the part that holds the weights."""
+_STATES = {"checkpoint": "optimizer_state", "critic": "critic_state"}
+"""The part that holds the optimizer state, by the part that holds the weights."""
 STATE_PARTS = tuple(_STATES.values())
-"""The parts of an iteration that hold training states."""
+"""The parts of an iteration that hold optimizer states."""
 _STEP = re.compile(r"step-([0-9]{6})")
 WARM_START = 0
 """Number of the round of `RunLayout.sft` that trains on the solver's texts, before those of a teacher."""
@@ -120,7 +120,7 @@ def probe_key(mark: str) -> str:
 
 
 def state_key(checkpoint_key: str) -> str | None:
-    """Returns the key of the training state beside a trained checkpoint or value model; None for other keys."""
+    """Returns the key of the optimizer state beside a trained checkpoint or critic; None for other keys."""
     folder, _, part = checkpoint_key.rpartition("/")
     return f"{folder}/{_STATES[part]}" if part in _STATES else None
 
@@ -181,7 +181,7 @@ class RunLayout:
         return f"{self.summary}/report.html"
 
     def first_critic(self, part: str) -> str:
-        """Returns the key of an artifact of the pretrained value model: `critic` or `critic_state`."""
+        """Returns the key of an artifact of the pretrained critic: `critic` or `critic_state`."""
         return f"{self.root}/first_critic/{part}"
 
     def sft(self, number: int, part: str) -> str:

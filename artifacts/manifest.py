@@ -102,7 +102,7 @@ class Manifest(Document):
         except ValidationError as error:
             with suppress(
                 IntegrityError, ValueError, RecursionError
-            ):  # of a damaged one, the version may be damaged too
+            ):  # in a damaged manifest the version may be damaged too
                 check_seal(data, where)
                 check_format(json.loads(data), where)
             first = error.errors()[0]

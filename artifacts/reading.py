@@ -180,7 +180,7 @@ class Artifact:
             path, size_bytes = folder / name, stated[name].size_bytes
             if not path.is_file():
                 raise IntegrityError(str(path), "the file is missing", f"{size_bytes} bytes", "restore it")
-            if (found := path.stat().st_size) != size_bytes:  # found in a moment, also for a file without an end
+            if (found := path.stat().st_size) != size_bytes:  # found at once, even for an endless file
                 raise IntegrityError(str(path), f"{found} bytes", f"{size_bytes} bytes", "restore it")
         for name, actual in zip(self.names(), digests_of_files([folder / name for name in self.names()]), strict=True):
             if actual.sha256 != stated[name].sha256:

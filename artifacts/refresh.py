@@ -31,7 +31,7 @@ class Refresh:
         since: Time of the run's last request. An older artifact is also outdated if its inputs differ from the present
             ones, because one of them was made again.
         replaced: Names of stages whose artifact is outdated if it was made from other inputs, even after `since`.
-        any_config: Whether other settings count like other inputs. In a run with phases, new figures may move the end
+        any_config: Whether changed settings count as changed inputs. In a run with phases, new figures may move the end
             of a phase, and so change the settings of an iteration.
     """
 
@@ -119,7 +119,7 @@ def record_request(
 ) -> Refreshes:
     """Records a request and returns all requests of the run.
 
-    Nothing is recorded without names, if a request for the same names is not done yet, or if an earlier attempt
+    Records nothing if `names` is empty, if a request for the same names is not done yet, or if an earlier attempt
     recorded this request.
 
     Args:
@@ -130,7 +130,7 @@ def record_request(
         known: Names of the stages that can be requested.
 
     Raises:
-        BadInputError: A name is none of `known`, or the files that a stage would have to read again were pruned.
+        BadInputError: A name is not in `known`, or the files that a stage would have to read again were pruned.
     """
     for name in names:
         match = _NAME.fullmatch(name)

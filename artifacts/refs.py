@@ -17,7 +17,7 @@ class PromptLengths(Kind):
 
 
 class Draw(Kind):
-    """A stretch of a generator's stream of puzzles. Puzzle sets are made of stretches."""
+    """Consecutive puzzles of a generator's stream. Puzzle sets are made of such stretches."""
 
 
 class Rollouts(Kind):
@@ -45,14 +45,14 @@ class Checkpoint(Kind):
 
 
 class Critic(Checkpoint):
-    """A value model in Hugging Face layout, which no engine can sample from."""
+    """A critic in Hugging Face layout, which no engine can sample from."""
 
 
 class Values(Kind):
-    """Values of the states of rollouts under a value model, and the advantages of tokens that follow from them."""
+    """Values of the states of rollouts under a critic, and the advantages of tokens that follow from them."""
 
 
-class TrainingState(Kind):
+class OptimizerState(Kind):
     """Master weights and optimizer state (torch distributed checkpoint)."""
 
 
@@ -65,15 +65,15 @@ class Report(Kind):
 
 
 class Levels(Kind):
-    """Pass rates of puzzles by checkpoint: how hard each puzzle is for whom."""
+    """Pass rates of puzzles by checkpoint: how hard a puzzle is for a checkpoint."""
 
 
 class Transition(Kind):
-    """The decision after an iteration of a staged run: which stage comes next, and why."""
+    """The decision after an iteration of a run with phases: whether its phase ended, and why."""
 
 
 class Decision(Kind):
-    """The decision of an iteration: which checkpoint stands, and why."""
+    """The decision of an iteration: which checkpoint is promoted, and why."""
 
 
 K = TypeVar("K", bound=Kind)

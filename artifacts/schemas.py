@@ -43,7 +43,7 @@ OUTCOMES = get_args(Outcome)
 """Outcomes of a question to a model. All of them count: a question without an answer is graded by the text received.
 
 length: the answer was cut at its token limit. refusal: the model or its provider's filter declined. empty: a reply
-without text. error: the provider broke the answer off. rejected: the provider refused this prompt after it had accepted
+without text. error: the provider aborted the answer. rejected: the provider refused this prompt after it had accepted
 another one. failed: no reply after all retries.
 """
 _FINISH_REASONS = ("stop", "length", "abort", "early_stop")
@@ -61,7 +61,7 @@ def _equal_marks(data: pa.PolarsData) -> pl.LazyFrame:
 
 PUZZLES = TableSchema(
     {
-        "puzzle_id": pa.Column(pl.String, pa.Check.str_length(min_value=1), unique=True),
+        "prompt_id": pa.Column(pl.String, pa.Check.str_length(min_value=1), unique=True),
         "environment": _ID,
         "prompt": _ID,
         "solution": pa.Column(pl.String, pa.Check.str_startswith("{")),  # JSON: letter or other name -> answer
@@ -81,7 +81,7 @@ LENGTHS_FILE = "lengths.parquet"
 PROMPT_LENGTHS = TableSchema(
     {
         "split": pa.Column(pl.String, pa.Check.isin(["train", "val", "test"])),
-        "puzzle_id": _ID,
+        "prompt_id": _ID,
         "tokens": pa.Column(pl.Int32, pa.Check.ge(0)),  # chat template included
     },
     strict=True,
@@ -91,7 +91,7 @@ PROMPT_LENGTHS = TableSchema(
 
 ROLLOUTS = TableSchema(
     {
-        "puzzle_id": _ID,
+        "prompt_id": _ID,
         "group": _COUNT,  # index of the puzzle in the sampled set
         "sample": _COUNT,  # index of the completion in its group
         "prompt_token_ids": pa.Column(pl.List(pl.Int32)),
@@ -116,7 +116,7 @@ ROLLOUTS = TableSchema(
 
 GRADES = TableSchema(
     {
-        "puzzle_id": _ID,
+        "prompt_id": _ID,
         "group": _COUNT,
         "sample": _COUNT,
         "accuracy": _FRACTION,
@@ -175,7 +175,7 @@ VALUES = TableSchema(
 
 TEXTS = TableSchema(
     {
-        "puzzle_id": _ID,
+        "prompt_id": _ID,
         "digest": _ID,  # of the puzzle, without the order of its clues
         "sample": _COUNT,  # number of the teacher's text for this puzzle
         "prompt": _ID,
@@ -193,7 +193,7 @@ TEXTS = TableSchema(
 
 RESULTS = TableSchema(
     {
-        "puzzle_id": _ID,
+        "prompt_id": _ID,
         "mode": pa.Column(pl.String, pa.Check.isin(("sampled", "greedy"))),
         "sample": _COUNT,
         "accuracy": _FRACTION,
@@ -213,7 +213,7 @@ RESULTS = TableSchema(
 ROUNDS = TableSchema(
     {
         "strategy": _ID,  # as on the command line: `think_twice:rounds=3`
-        "puzzle_id": _ID,
+        "prompt_id": _ID,
         "sample": _COUNT,
         "round": _COUNT,  # number of the request in the strategy, from 1
         "step": _ID,  # purpose of the request: answer, sticker, wait, ...
@@ -235,7 +235,7 @@ ROUNDS = TableSchema(
 
 LEVELS = TableSchema(
     {
-        "puzzle_id": _ID,
+        "prompt_id": _ID,
         "name": _ID,  # of the rated model; `run` is the policy of the run itself
         "iteration": _COUNT,  # the iteration that sampled the puzzle; 0: rated before the first one
         "weights_digest": _ID,
@@ -247,14 +247,14 @@ LEVELS = TableSchema(
     },
     strict=True,
     ordered=True,
-    unique=["puzzle_id", "name"],
+    unique=["prompt_id", "name"],
     name="levels",
 )
 
 ANSWERS = TableSchema(
     {
         "answer": _ID,  # digest of prompt and sample: the same question to the same model is asked once
-        "puzzle_id": _ID,
+        "prompt_id": _ID,
         "group": _COUNT,  # index of the puzzle in the split
         "sample": _COUNT,
         "text": pa.Column(pl.String),
@@ -262,7 +262,7 @@ ANSWERS = TableSchema(
         "outcome": pa.Column(pl.String, pa.Check.isin(OUTCOMES)),
         "finish_reason": pa.Column(pl.String),  # as the provider wrote it; empty if there is none
         "detail": pa.Column(pl.String, nullable=True),  # words of a refusal or an error
-        "prompt_tokens": pa.Column(pl.Int32, pa.Check.ge(0), nullable=True),  # null: the reply does not say
+        "prompt_tokens": pa.Column(pl.Int32, pa.Check.ge(0), nullable=True),  # null: the reply does not state it
         "completion_tokens": pa.Column(pl.Int32, pa.Check.ge(0), nullable=True),
         "usage": pa.Column(pl.String, pa.Check.str_startswith("{")),  # JSON: the reply's whole usage
         "response_id": pa.Column(pl.String),

@@ -1,4 +1,4 @@
-"""Verification of a store: hashes every file again and so finds every flipped bit."""
+"""Verifies a store: hashes every file again, which finds every flipped bit."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -87,7 +87,7 @@ class Verification:
 
 @dataclass(frozen=True)
 class _Stated:
-    """What is stated about a file: its SHA-256 (hex), or the first digits of it, and its largest size in bytes."""
+    """The expected content of a file: its SHA-256 (hex), or the first digits of it, and its largest size in bytes."""
 
     sha256: str
     most_bytes: int

@@ -36,8 +36,8 @@ def sampling_ahead(
 ) -> Generator[Session]:
     """Samples iteration `n` + 1 while the block runs iteration `n`, and yields the run for the block.
 
-    It does not if iteration `n` is the last one or has its decision, if the run stops in it, or if another flow run
-    samples. After a rollback, the block replaces rollouts that were sampled from weights which the run has left.
+    Nothing is sampled if iteration `n` is the last one or has its decision, if the run stops in it, or if another flow
+    run samples. After a rollback, the block replaces rollouts that were sampled from the abandoned weights.
 
     Args:
         last: The last iteration that the flow runs; nothing is sampled ahead of it.

@@ -45,7 +45,7 @@ class BackfillRequest(Config):
     )
     checkpoints: Literal["all", "every", "best"] = Field(
         default="all",
-        description="All; those of some iterations (see `every`) and the last; or only the promoted one (`best`).",
+        description="All checkpoints; those of some iterations (see `every`) and the last; or only the promoted one.",
     )
     every: int = Field(
         default=10,
@@ -118,16 +118,16 @@ def backfill(request: BackfillRequest) -> Backfilled:
     chosen = [item for record in records.values() for item in requested_checkpoints(record, request)]
     trained = {run: record.typed_recipe().longest_sampling for run, record in records.items()}
     profile = fitting_profile(request.profile)
-    with open_lanes(store, profile, min(request.at_once, max(1, len(chosen)))) as lanes:
-        puzzles, split, config = measured_puzzles(request.puzzles, request.suite, request.config, lanes.first)
-        lanes.first.live.opened(f"suite {suite}: {len(chosen)} checkpoints on {request.puzzles or puzzles.key}")
+    with open_contexts(store, profile, min(request.at_once, max(1, len(chosen)))) as pool:
+        puzzles, split, config = measured_puzzles(request.puzzles, request.suite, request.config, pool.first)
+        pool.first.live.opened(f"suite {suite}: {len(chosen)} checkpoints on {request.puzzles or puzzles.key}")
         request = request.model_copy(update={"suite": suite})
         configs = {run: evaluated_as_trained(config, sampling) for run, sampling in trained.items()}
         for run, sampling in trained.items():
             for line in cut_below_training(configs[run].sampled, sampling, f"{run}: sampled"):
-                lanes.first.live.line(line)
+                pool.first.live.line(line)
         available = [item for item in chosen if not item.pruned or _published(store, suite, item)]
-        evaluated = _evaluated(request, configs, available, puzzles, split, store, lanes)
+        evaluated = _evaluated(request, configs, available, puzzles, split, store, pool)
         outcomes = dict(zip(available, evaluated, strict=True))
     reports = {item: outcome for item, outcome in outcomes.items() if isinstance(outcome, Ref)}
     result = Backfilled(
@@ -167,7 +167,7 @@ def requested_checkpoints(record: RunRecord, request: BackfillRequest) -> list[R
     return [item for number, item in trained.items() if number % every == 0 or number == max(trained)]
 
 
-class Lanes:
+class ContextPool:
     """Stage contexts for parallel evaluations, each with its own engine."""
 
     def __init__(self, contexts: Sequence[Stages]) -> None:
@@ -198,7 +198,7 @@ class Lanes:
 
 
 @contextmanager
-def open_lanes(store: Store, profile: Profile, width: int) -> Generator[Lanes]:
+def open_contexts(store: Store, profile: Profile, width: int) -> Generator[ContextPool]:
     """Opens up to `width` contexts and closes them at the end.
 
     The contexts share the device's memory equally. If the profile names external engines, each context gets some of
@@ -209,11 +209,11 @@ def open_lanes(store: Store, profile: Profile, width: int) -> Generator[Lanes]:
     with ExitStack() as stack:
         share: dict[str, object] = {"memory_share": profile.engine.memory_share / count}
         if count > 1 and profile.engine.replicas == "auto" and not urls:
-            share["replicas"] = 1  # the contexts already work in parallel
+            share["replicas"] = 1  # the contexts already run in parallel
         engines = [
             profile.engine.model_copy(update={**share, "external_urls": urls[number::count]}) for number in range(count)
         ]
-        yield Lanes(
+        yield ContextPool(
             [
                 stack.enter_context(opened_stages(store, profile.model_copy(update={"engine": engine})))
                 for engine in engines
@@ -228,7 +228,7 @@ def _evaluated(
     puzzles: Ref[Puzzles],
     split: str,
     store: Store,
-    lanes: Lanes,
+    pool: ContextPool,
 ) -> Iterator[Ref[Report] | Exception]:
     def evaluate_one(item: RunCheckpoint) -> Ref[Report]:
         layout = RunLayout(item.run)
@@ -236,20 +236,20 @@ def _evaluated(
         out = ArtifactAddress(
             store, layout.suite(request.suite, item.iteration), Report, Refreshes.read(store, layout).at(None)
         )
-        with lanes.one() as ctx:
+        with pool.one() as ctx:
             report = evaluate(ctx, configs[item.run], item.checkpoint, puzzles, split=split, out=out)
             ctx.remove_old_copies()
             return report
 
     evaluate_one.__name__, evaluate_one.__doc__ = evaluate.__name__, evaluate.__doc__
-    live = lanes.first.live
+    live = pool.first.live
     results = map_some_at_once(
         evaluate_one,
         available,
         run_name=f"evaluate-{request.suite}-{{item}}",
-        ctx=lanes.first.ctx,
-        at_once=lanes.width,
-        abandon=lanes.abandon,
+        ctx=pool.first.ctx,
+        at_once=pool.width,
+        abandon=pool.abandon,
     )
     for number, (item, result) in enumerate(zip(available, results, strict=True), 1):
         outcome = ("cached" if result.reused else "evaluated") if isinstance(result, Ref) else f"failed: {result}"

@@ -29,12 +29,9 @@ from flows.session.calls import Stages
 from stages.answer import (
     AnswerConfig,
     answer,
-    answers_key,
     chosen_puzzles,
     identity_of,
-    missing_questions,
     questions_of,
-    stored_answers,
 )
 from stages.answering.client import ApiClient
 from stages.answering.estimate import Estimate, estimate_purchase
@@ -42,6 +39,7 @@ from stages.answering.limits import Budget
 from stages.answering.measured import BenchmarkedModel, check_graders, measured
 from stages.answering.prices import dollars
 from stages.answering.purchase import Service
+from stages.answering.stored import answers_key, missing_questions, stored_answers
 from stages.environments.thoughts import thought_opened
 from stages.evaluate import EvaluateConfig
 
@@ -168,7 +166,7 @@ class _Work:
         return items
 
     def check(self, models: Sequence[ApiModel]) -> None:
-        """Makes all checks that cost nothing, then asks each model without stored answers its first question.
+        """Runs all checks that are free of charge, then asks each model without stored answers its first question.
 
         Raises:
             BadInputError: A price, a key, an address, a model or its parameters is wrong.

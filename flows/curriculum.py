@@ -17,8 +17,8 @@ from flows.lookup.preparation import rate_line
 from flows.session.session import Session
 from stages.curriculum.progress import read_progress
 from stages.optional.advance import AdvanceConfig, advance
-from stages.optional.fold import fold
 from stages.optional.rate import rate
+from stages.optional.update_rates import update_rates
 
 if TYPE_CHECKING:
     from flows.iteration import Position
@@ -28,7 +28,7 @@ def check_before(run: Session, puzzles: Ref[Puzzles]) -> None:
     """Checks columns and filters of the curriculum that need no pass rates, before a model is fetched.
 
     Raises:
-        BadInputError: The puzzles lack a column of the curriculum, or a filter takes too few of them.
+        BadInputError: The puzzles lack a column of the curriculum, or a filter leaves too few of them.
     """
     if reads_columns(run.recipe):
         check_columns(run.recipe, _train(run, puzzles))
@@ -43,7 +43,7 @@ def first_levels(run: Session, start: Ref[Checkpoint], puzzles: Ref[Puzzles]) ->
         puzzles: The puzzle set.
 
     Raises:
-        BadInputError: A filter by pass rates takes too few puzzles.
+        BadInputError: A filter by pass rates leaves too few puzzles.
     """
     recipe, levels = run.recipe, None
     if recipe.rate is not None:
@@ -68,7 +68,7 @@ def _train(run: Session, puzzles: Ref[Puzzles]) -> pl.DataFrame:
 
 
 def phase_after(run: Session, start: Position, after: Position, n: int) -> Position:
-    """Records whether the phase of iteration `n` has ended, and returns the position from which the run goes on.
+    """Records whether the phase of iteration `n` has ended, and returns the position from which the run continues.
 
     Args:
         start: The position before iteration `n`.
@@ -101,7 +101,7 @@ def levels_after(run: Session, start: Position, n: int) -> Ref[Levels] | None:
     if not run.recipe.rates_itself:
         return start.levels
     rollouts, grades = _published(run, n, "rollouts", Rollouts), _published(run, n, "grades", Grades)
-    return run.run(fold, rollouts, grades, start.levels, iteration=n, out=run.at(n, "levels", Levels))
+    return run.run(update_rates, rollouts, grades, start.levels, iteration=n, out=run.at(n, "levels", Levels))
 
 
 def _published(run: Session, n: int, part: str, kind: type[Any]) -> Ref[Any]:

@@ -1,4 +1,4 @@
-"""The `evaluate` flow: evaluates one checkpoint on one set of puzzles or on a suite, outside of any run."""
+"""The `evaluate` flow: evaluates one checkpoint on one set of puzzles or on a suite, outside any run."""
 
 from typing import Any, cast
 
@@ -69,7 +69,7 @@ class Evaluation(Document):
 
 @flow(name="evaluate", flow_run_name="evaluate {request.checkpoint}", persist_result=False)
 def evaluate_checkpoint(request: EvaluationRequest) -> Evaluation:
-    """Evaluates a checkpoint, sampled and greedy as the config says, and grades its completions with every grader.
+    """Evaluates a checkpoint with the sampling modes of the config, and grades its completions with every grader.
 
     Args:
         request: Checkpoint, puzzles, store, profile and settings.
@@ -95,7 +95,7 @@ def evaluate_checkpoint(request: EvaluationRequest) -> Evaluation:
         solutions = Artifact.open(store, puzzles).read_table(f"{split}.parquet", PUZZLES)
         return Evaluation(
             checkpoint=checkpoint.as_json(),
-            puzzles=results["puzzle_id"].n_unique(),
+            puzzles=results["prompt_id"].n_unique(),
             report=f"{store.url}/{report.key}",
             gradings={
                 grader: totals(

@@ -8,11 +8,11 @@ from artifacts.refs import (
     Decision,
     Grades,
     Levels,
+    OptimizerState,
     Puzzles,
     Ref,
     Report,
     Rollouts,
-    TrainingState,
     Transition,
 )
 from flows.ahead import sampling_ahead, sampling_checkpoint_after
@@ -90,7 +90,7 @@ def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> P
         batch,
         iteration=n,
         out=run.at(n, "checkpoint", Checkpoint),
-        state_out=run.at(n, "training_state", TrainingState),
+        state_out=run.at(n, "optimizer_state", OptimizerState),
         reference_out=run.at(n, "reference", Checkpoint),
     )
     report = run.run(
@@ -110,10 +110,10 @@ def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> P
 
 
 def first_position(run: Session, puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles], Position]:
-    """Fetches the model, trains it on texts if the recipe says so, promotes it, and rates the puzzles.
+    """Fetches the model, trains it on texts if the recipe requires it, promotes it, and rates the puzzles.
 
-    Engine and trainer of a new run start meanwhile. Those of a continued run start when they are needed, because its
-    samples may be stored.
+    Engine and trainer of a new run start at the same time. Those of a continued run start when they are needed, because
+    its samples may be stored.
 
     Returns:
         The puzzles, without those whose prompts are overlong if the recipe drops them, and the position of the run.
@@ -148,7 +148,7 @@ def first_position(run: Session, puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles], P
 def run_iterations(run: Session, puzzles: Ref[Puzzles], start: Position, last: int, role: Role = "both") -> Position:
     """Runs the iterations up to `last`, counted from 1, and returns the position after them.
 
-    A recipe samples ahead, or has phases, or neither.
+    A recipe may sample ahead or have phases, but not both.
 
     Args:
         run: The run.

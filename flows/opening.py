@@ -1,4 +1,4 @@
-"""Opens runs: checks the request, opens the store, attaches the views, and closes the child processes at the end."""
+"""Opens runs: checks the request, opens the store, attaches the views, and ends the child processes at the end."""
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,6 +16,7 @@ from artifacts.refresh import record_done, record_request
 from artifacts.store.store import Store
 from flows.checks.devices import refuse_on_this_machine
 from flows.checks.fitting import refuse_undivided, refuse_unfit
+from flows.checks.judge import check_judge
 from flows.checks.named import check_named
 from flows.checks.overlap import Role, check_overlap
 from flows.checks.soundness import check_sound
@@ -98,7 +99,7 @@ def fitting_profile(name: str, overrides: Sequence[str] = (), *, trains: bool = 
 
 @contextmanager
 def opened(request: RunRequest) -> Generator[Session]:
-    """Opens a run, and closes its child processes at the end of the block, also after an error.
+    """Opens a run, and ends its child processes at the end of the block, even after an error.
 
     The block ends early after the stage that `stop_after` names.
 
@@ -110,7 +111,9 @@ def opened(request: RunRequest) -> Generator[Session]:
     samples_only = request.role == "sampler"  # the trainer's flow run freezes the recipe, and logs the metrics
     profile = fitting_profile(request.profile, request.profile_overrides, trains=not samples_only)
     if samples_only and request.refresh:
-        raise BadInputError("refresh", "a request to refresh stages", "none for role sampler", "ask it of the trainer")
+        raise BadInputError(
+            "refresh", "a request to refresh stages", "none for role sampler", "request it from the trainer"
+        )
     if samples_only:
         profile = profile.model_copy(update={"tracker": "none"})
     layout = RunLayout(request.run)
@@ -121,6 +124,7 @@ def opened(request: RunRequest) -> Generator[Session]:
     if not begun:
         check_sound(written)
         check_named(written, store)
+        check_judge(written)
         if not samples_only:
             refuse_unfit(with_rows(written, profile, lengths=SHORTEST), profile)
     check_recipe(store, layout, written)
@@ -158,7 +162,7 @@ def opened_run(
     stop_after: str | None = None,
     before_writing: Callable[[], None] = lambda: None,
 ) -> Generator[Session]:
-    """Opens a run with a given recipe, and closes its child processes at the end (see `opened`).
+    """Opens a run with a given recipe, and ends its child processes at the end (see `opened`).
 
     Args:
         refresh: Stages to run again, besides those of earlier requests that are not finished.
@@ -166,7 +170,7 @@ def opened_run(
         stop_after: `stage@iteration` after which `LastStageDone` is raised; None runs to the end.
         before_writing: Called before any of the run's own artifacts is stored.
     """
-    engine = profile.engine.with_graphs_for(recipe.most_in_flight)
+    engine = profile.engine.with_graphs_for(recipe.most_in_flight).with_adapter(recipe.published_adapter)
     profile = profile.model_copy(update={"engine": engine})
     type_lines = compute_types(profile, hidden_size_of(recipe.model, store))
     refreshes = record_request(store, layout, refresh, requested_at(), REFRESHABLE)
@@ -187,7 +191,7 @@ def opened_run(
         )
 
     with (
-        open_tracker(profile, store, layout.run, recipe.model_dump(mode="json")) as tracker,
+        open_tracker(profile, store, layout.run, recipe.model_dump(mode="json"), len(refreshes.requests)) as tracker,
         opened_stages(store, profile, make_session) as session,
     ):
         session.live.run_opened(store, layout, recipe)
@@ -217,7 +221,7 @@ S = TypeVar("S", bound=Stages)
 def opened_stages(
     store: Store, profile: Profile, make: Callable[[StageContext, ProgressView, GpuPermit], S] = Stages
 ) -> Generator[S]:
-    """Yields the object that calls a flow's stages; closes the child processes at the end, also after an error.
+    """Yields the object that calls a flow's stages; ends the child processes at the end, even after an error.
 
     Task runs that a killed attempt of this flow run left open are set to `Crashed` first.
     """

@@ -33,7 +33,7 @@ def train(request: RunRequest) -> str:
 
 
 def _sample_ahead(run: Session) -> str:
-    """Samples every iteration for another flow run, which does all else, and returns the key of the run."""
+    """Samples every iteration for another flow run, which does everything else, and returns the key of the run."""
     ahead.wait_for_start(run)
     puzzles, position = first_position(run, publish_set(run, run.recipe.puzzles))
     ahead.sample_all(run, puzzles, position, run.recipe.iterations)

@@ -1,6 +1,5 @@
 """The stage that asks one model, behind an API or as a checkpoint, the puzzles of a benchmark."""
 
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import polars as pl
@@ -10,20 +9,18 @@ from artifacts.address import ArtifactAddress, Attempt
 from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.identity import Identity
-from artifacts.layout import Shared, shared_key
 from artifacts.reading import Artifact
 from artifacts.refs import Answers, Checkpoint, Puzzles, Ref
 from artifacts.schemas import ANSWERS, ANSWERS_FILE, PUZZLES, as_table
 from artifacts.store.store import Store
 from stages.answering.client import Reply
-from stages.answering.purchase import STEM, PuzzleSample, Service, buy, row_of
+from stages.answering.purchase import PuzzleSample, Service, buy, row_of
 from stages.answering.settings import ApiRequest
+from stages.answering.stored import REVISION, missing_questions, stored_answers
 from stages.context import StageContext
 from stages.environments.thoughts import THOUGHT_OPENED
 from stages.sampling.collect import adopt_rollouts, collect
 from stages.sampling.config import SamplingConfig
-
-REVISION = 1
 
 
 class AskedApi(ApiRequest):
@@ -33,7 +30,7 @@ class AskedApi(ApiRequest):
 
 
 class AskedCheckpoint(Config):
-    """A checkpoint, answered by our own engine."""
+    """A checkpoint, which Deerstalker's own engine samples from."""
 
     kind: Literal["checkpoint"] = "checkpoint"
     sampling: SamplingConfig = Field(default_factory=SamplingConfig, description="Sampling settings.")
@@ -61,8 +58,9 @@ def answer(
 ) -> Ref[Answers]:
     """Asks a model each puzzle `samples` times and publishes the answers.
 
-    An answer of an API is stored as soon as it arrives, by address, model, parameters, prompt and sample. No later
-    command asks the same again: neither after a kill, nor with more samples, nor on another suite with the same puzzle.
+    An answer of an API is stored as soon as it arrives, by address, model, parameters, prompt and sample. A later
+    command does not ask the same question again, even after a kill, with more samples, or on another suite that has the
+    puzzle.
 
     Args:
         puzzles: The puzzle set.
@@ -72,7 +70,7 @@ def answer(
 
     Raises:
         BadInputError: The puzzle set has no such split, or the provider refuses key, model or parameters.
-        BudgetReachedError: Another answer might pass the budget.
+        BudgetReachedError: Another answer might exceed the budget.
         TransientError: Questions had no reply after all retries, or the engine was lost too often.
     """
     identity = identity_of(config, puzzles, weights, split)
@@ -98,11 +96,6 @@ def identity_of(config: AnswerConfig, puzzles: Ref[Puzzles], weights: Ref[Checkp
     return Identity.of("answer", REVISION, settings, weights=weights, puzzles=puzzles)
 
 
-def answers_key(name: str, identity: Identity) -> str:
-    """Returns the key of a model's answers; `name` must be fit for keys."""
-    return shared_key(Shared.ANSWERS, name, identity)
-
-
 def chosen_puzzles(store: Store, puzzles: Ref[Puzzles], split: str, count: int) -> pl.DataFrame:
     """Returns the first puzzles of a split.
 
@@ -117,30 +110,12 @@ def chosen_puzzles(store: Store, puzzles: Ref[Puzzles], split: str, count: int) 
 
 def questions_of(chosen: pl.DataFrame, samples: int) -> list[PuzzleSample]:
     """Returns a question for each sample of each puzzle: first sample 0 of all puzzles, then sample 1, and so on."""
-    rows = list(zip(chosen["puzzle_id"], chosen["prompt"], strict=True))
+    rows = list(zip(chosen["prompt_id"], chosen["prompt"], strict=True))
     return [
-        PuzzleSample(puzzle_id, group, sample, prompt)
+        PuzzleSample(prompt_id, group, sample, prompt)
         for sample in range(samples)
-        for group, (puzzle_id, prompt) in enumerate(rows)
+        for group, (prompt_id, prompt) in enumerate(rows)
     ]
-
-
-def stored_answers(store: Store, asked: ApiRequest) -> tuple[Attempt[Answers], pl.DataFrame]:
-    """Returns the attempt that holds a model's answers to such requests, and the table of these answers, each once."""
-    identity = Identity.of("answer", REVISION, {"asked": asked.identity()})
-    attempt = ArtifactAddress(store, answers_key("bought", identity), Answers).attempt(identity, resumable=True)
-    stored = attempt.adopt_shards(STEM, ANSWERS, by="answer", rows=1)
-    return attempt, as_table([], ANSWERS) if stored is None else stored
-
-
-def missing_questions(questions: Iterable[PuzzleSample], stored: pl.DataFrame) -> list[PuzzleSample]:
-    """Returns the questions without a stored answer; of several with the same prompt and sample, the first."""
-    known, missing = set(stored["answer"]), list[PuzzleSample]()
-    for question in questions:
-        if question.answer not in known:
-            known.add(question.answer)
-            missing.append(question)
-    return missing
 
 
 def _asked(asked: AskedApi | AskedCheckpoint) -> dict[str, Any]:
@@ -169,12 +144,12 @@ def _bought(
         buy(missing, asked, service, attempt, count, known_good=known_good)
         _, stored = stored_answers(ctx.store, asked)
     placed = pl.DataFrame(
-        [(question.answer, question.puzzle_id, question.group) for question in questions],
-        schema={"answer": pl.String, "puzzle_id": pl.String, "group": pl.Int32},
+        [(question.answer, question.prompt_id, question.group) for question in questions],
+        schema={"answer": pl.String, "prompt_id": pl.String, "group": pl.Int32},
         orient="row",
     )
-    # The same prompt may stand in several suites, under other ids and numbers.
-    table = placed.join(stored.drop("puzzle_id", "group"), on="answer", how="inner", maintain_order="left")
+    # Several suites may have the same prompt, under other ids and numbers.
+    table = placed.join(stored.drop("prompt_id", "group"), on="answer", how="inner", maintain_order="left")
     return table.select(*ANSWERS.columns).sort("group", "sample"), {"model": asked.model, "bought": len(missing)}
 
 
@@ -191,11 +166,11 @@ def _sampled(
     facts = collect(chosen, sampling, weights, shards, ctx, stem="rollouts", label="answer")
     rollouts = adopt_rollouts(shards, "rollouts", sampling)
     assert rollouts is not None  # collect has just written them
-    prompts = dict(zip(chosen["puzzle_id"], chosen["prompt"], strict=True))
+    prompts = dict(zip(chosen["prompt_id"], chosen["prompt"], strict=True))
     rows: list[dict[str, Any]] = []
     for row in rollouts.sort("group", "sample").iter_rows(named=True):
         counts = {name: len(row[f"{name}_token_ids"]) for name in ("prompt", "completion")}
-        question = PuzzleSample(row["puzzle_id"], row["group"], row["sample"], prompts[row["puzzle_id"]])
+        question = PuzzleSample(row["prompt_id"], row["group"], row["sample"], prompts[row["prompt_id"]])
         cut = row["finish_reason"] in ("length", "early_stop")
         reply = Reply(
             text=row["text"],

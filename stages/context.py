@@ -17,10 +17,10 @@ from artifacts.address import Attempt
 from artifacts.config import Config
 from artifacts.layout import RUNS
 from artifacts.local.full_disk import DiskWatch
-from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref
 from artifacts.store.progress import ProgressReport, watched
 from artifacts.store.store import Store
+from stages.models.stored import local_artifact
 from stages.processes.process_pool import Pool
 from stages.sampling import engine_key
 from stages.sampling.config import EngineHardware
@@ -72,16 +72,16 @@ class Profile(Config):
     )
     allow_constant_reward: bool = Field(
         default=False,
-        description="Go on although all rewards of the first iteration are the same, or none of its answers could be "
+        description="Continue even if all rewards of the first iteration are the same, or none of its answers could be "
         "read. Without it the run stops there, because such a run usually learns nothing.",
     )
     keep_state_every: int | None = Field(
         default=None,
         ge=0,
         le=1_000_000,
-        description="While a run goes on, remove the training states of its earlier iterations (policy and value "
+        description="During a run, remove the optimizer states of its earlier iterations (policy and value "
         "model), except those whose number is a multiple of this (0: none) and those that a rollback may return to. "
-        "Weights stay. null: keep all.",
+        "Weights are kept. null: keep all.",
     )
     store_link: str | None = Field(
         default=None,
@@ -182,12 +182,12 @@ class StageContext:
             return children.worker_group
 
     def start_engine_early(self, model_dir: Path, digest: str = "") -> None:
-        """Begins to start the engine if `starts_early`, without waiting for anything (see `Engine.prestart`)."""
+        """Starts the engine in the background if `starts_early` (see `Engine.prestart`)."""
         if self._may_start_early():
             self._engine_without_gpu().prestart(model_dir, digest)
 
     def start_trainer_early(self) -> None:
-        """Begins to start the trainer's processes if `starts_early`, without waiting for anything.
+        """Starts the trainer's processes in the background if `starts_early`.
 
         Those of several machines start with the first job, because another machine may not be there yet.
         """
@@ -196,7 +196,7 @@ class StageContext:
 
     def _may_start_early(self) -> bool:
         profile = self.profile
-        kept = profile.gpu_slot is None or profile.gpu_slot_spans == "run"  # else the next stage's end ends them
+        kept = profile.gpu_slot is None or profile.gpu_slot_spans == "run"  # otherwise they end with the next stage
         return self.starts_early and kept and not profile.engine.takes_turns and self._gpu_free()
 
     def reporting_to(self, progress: ProgressReport) -> Self:
@@ -206,11 +206,11 @@ class StageContext:
         return shown
 
     def local_folder(self, ref: Ref[Any]) -> Path:
-        """Returns a local folder with an artifact's verified files (see `artifacts.reading.Artifact.local_folder`)."""
+        """Returns a local folder with an artifact's verified files (see `stages.models.stored.local_artifact`)."""
         watch = watched(f"fetching {ref.kind}", self.progress)
-        folder = Artifact.open(self.store, ref).local_folder(self.downloads, watch)
-        self._read.add(folder.name)
-        return folder
+        folders = local_artifact(self.store, ref, self.downloads, watch, self.profile.trainer.shared_dir)
+        self._read.update(folder.name for folder in folders)
+        return folders[0]
 
     def remove_old_copies(self) -> None:
         """Removes weights and states from the local copies that were there at the last call and were not read since.

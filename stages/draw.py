@@ -62,7 +62,7 @@ def address_of(config: DrawConfig, store: Store) -> ArtifactAddress[Draw]:
 def stretches(puzzle: GeneratedPuzzleConfig, seed: int, total: int) -> Iterator[DrawConfig]:
     """Yields the stretches of an endless stream of puzzles, in order.
 
-    Up to puzzle `total`, a stretch has a 32nd of `total` puzzles, but at least 8 and at most 256; after it, 256.
+    Up to puzzle `total`, a stretch has `total` / 32 puzzles, but at least 8 and at most 256; after it, 256.
     """
     first = 0
     while True:

@@ -142,18 +142,18 @@ def _results(mode: str, sampled: pl.DataFrame, by_id: Mapping[str, Puzzle], grad
     """Returns the graded completions of one mode: rows of the `results` schema."""
     rows: list[dict[str, Any]] = []
     graded_rows = _graded(sampled, by_id, grader)
-    for row, graded, own_tokens in zip(sampled.iter_rows(named=True), graded_rows, own_lengths(sampled), strict=True):
+    for row, graded, model_tokens in zip(sampled.iter_rows(named=True), graded_rows, own_lengths(sampled), strict=True):
         rows.append(
             {
-                "puzzle_id": row["puzzle_id"],
+                "prompt_id": row["prompt_id"],
                 "mode": mode,
                 "sample": row["sample"],
                 **graded,
-                **deduction_columns(count_deductions(row["text"], by_id[row["puzzle_id"]])),
+                **deduction_columns(count_deductions(row["text"], by_id[row["prompt_id"]])),
                 "finish_reason": row["finish_reason"],
-                "completion_tokens": own_tokens,
+                "completion_tokens": model_tokens,
                 "text": row["text"],
-                LOGPROB: min(0.0, sum(row["sampler_logprobs"])),  # rounding of a certain token may end above 0
+                LOGPROB: min(0.0, sum(row["sampler_logprobs"])),  # rounding may give a certain token more than 0
             }
         )
     return as_table(rows, RESULTS)
@@ -184,5 +184,5 @@ def regrade(
 
 def _graded(completions: pl.DataFrame, by_id: Mapping[str, Puzzle], grader: Grader) -> list[dict[str, Any]]:
     """Returns the columns with the grade of each completion."""
-    graded = graded_texts(completions.select("text", "puzzle_id").iter_rows(), by_id, grader)
+    graded = graded_texts(completions.select("text", "prompt_id").iter_rows(), by_id, grader)
     return [grade_columns(grades) for grades in graded]

@@ -22,6 +22,8 @@ _TOKENIZER_PUZZLES = 512
 """Number of puzzles whose texts make a scratch model's tokenizer."""
 _TOKENIZER_DERIVATIONS = 64
 """The same number if the texts are derivations or transcripts; a derivation takes seconds for a large puzzle."""
+_TOKENIZER_LINES = 4096
+"""Number of prompts whose clues are tokens with `tokenizer = "lines"`: a clue outside them is spelled in bytes."""
 
 
 def fetch(
@@ -34,13 +36,13 @@ def fetch(
 ) -> Ref[Checkpoint]:
     """Publishes the model as a checkpoint in Hugging Face layout, bf16.
 
-    If the context starts early, the engine begins to start as soon as config and tokenizer are known.
+    If the context starts early, the engine starts as soon as config and tokenizer are known.
 
     Args:
         config: The source. The tokenizer of a `scratch` model is made from the first train puzzles.
         puzzles: Used for a `scratch` model only, and part of the identity only then.
         taught: Texts that the warm start teaches; None if it teaches answers or there is no warm start. Used only for a
-            `scratch` model with `tokenizer = "taught"`.
+            `scratch` model whose tokenizer is not made from answers.
 
     Raises:
         BadInputError: The source is missing, damaged or of an unsupported family.
@@ -53,7 +55,7 @@ def fetch(
         shape = Path(tempfile.mkdtemp(prefix="shape-", dir=ctx.scratch))
         early = EarlyShape(shape, lambda: ctx.start_engine_early(shape))
         if isinstance(config, ScratchModel):
-            texts, names = _tokenizer_texts(puzzles, _tokenizer_kind(config, taught), ctx)
+            texts, names = _tokenizer_texts(config, puzzles, _tokenizer_kind(config, taught), ctx)
             materialise(config, folder, texts=texts, names=names, early=early)
         else:
             materialise(config, folder, early=early)
@@ -70,30 +72,37 @@ def identity_of(config: FetchedModel, puzzles: Ref[Puzzles], taught: Taught | No
 
     A local folder enters the identity by its content, not by its path. A folder in an object store enters it by its
     address, and a hub model by its id and revision: to notice a change, every command would have to read the folder or
-    to query the hub. So put new weights under a new address, and set `revision` to a commit, because `main` is fetched
+    query the hub. So put new weights under a new address, and set `revision` to a commit, because `main` is fetched
     once and not updated.
 
     Raises:
         BadInputError: A local folder is missing or cannot be read.
     """
     if isinstance(config, FolderModel) and (folder := local_folder(config.path)) is not None:
-        of_content = {"files": content_of(folder), "system_prompt": config.system_prompt}
-        return Identity.of("fetch", REVISION, {"source": config.source, **of_content})
+        of_content = {"files": content_of(folder), **config.identity()}
+        del of_content["path"]
+        return Identity.of("fetch", REVISION, of_content)
     if not isinstance(config, ScratchModel):
-        return Identity.of("fetch", REVISION, config)
+        return Identity.of("fetch", REVISION, config.identity())
     settings = {**config.model_dump(mode="json"), "tokenizer": _tokenizer_kind(config, taught)}
+    if config.tokenizer == "lines":
+        settings["whole_lines"] = True
     return Identity.of("fetch", REVISION, settings, puzzles=puzzles)
 
 
 def _tokenizer_kind(config: ScratchModel, taught: Taught | None) -> Taught | None:
     """Returns the kind of the texts that make the tokenizer; None if it is made from answers."""
-    return taught if config.tokenizer == "taught" else None
+    return None if config.tokenizer == "answers" else taught
 
 
-def _tokenizer_texts(puzzles: Ref[Puzzles], kind: Taught | None, ctx: StageContext) -> tuple[list[str], list[str]]:
+def _tokenizer_texts(
+    config: ScratchModel, puzzles: Ref[Puzzles], kind: Taught | None, ctx: StageContext
+) -> tuple[list[str], list[str]]:
     """Returns the texts that make a tokenizer, and the names that get tokens of their own: none if `kind` is None."""
-    train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES).head(_TOKENIZER_PUZZLES)
-    names: list[str] = []
+    every = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES)
+    train, names = every.head(_TOKENIZER_PUZZLES), list[str]()
     if kind is not None:
-        names, train = names_of(train), train.head(_TOKENIZER_DERIVATIONS)
-    return tokenizer_texts(train, kind), names
+        names = names_of(train)
+    if config.tokenizer == "lines":
+        return every["prompt"].head(_TOKENIZER_LINES).to_list() + tokenizer_texts(train, kind), names
+    return tokenizer_texts(train if kind is None else train.head(_TOKENIZER_DERIVATIONS), kind), names

@@ -7,11 +7,12 @@ from pydantic import Field, model_validator
 
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError
-from artifacts.identity import Identity
+from artifacts.identity import Identity, settings_of
 from artifacts.reading import Artifact
-from artifacts.refs import Batch, Checkpoint, Ref, TrainingState
+from artifacts.refs import Batch, Checkpoint, OptimizerState, Ref
 from artifacts.tensors import BATCH_FILE
 from stages.context import StageContext
+from stages.models.stored import BASE, base_ref
 from stages.training.job import JobSettings, UpdateConfig
 from stages.training.launch import Target, Weights, carry_over, train_and_publish, warn_of_rounding
 from stages.training.rounding import step_warning
@@ -31,7 +32,7 @@ class FinetuneConfig(UpdateConfig, LearningRateConfig):
         default=0,
         ge=0,
         le=1_000_000,
-        description="First iterations in which the weights stay unchanged, so that a value model learns before its "
+        description="First iterations in which the weights stay unchanged, so that a critic learns before its "
         "values count. The schedules of learning rate and KL term begin after them. `value.pretrain` does the same "
         "without sampling.",
     )
@@ -79,17 +80,17 @@ def finetune(
     *,
     iteration: int,
     out: ArtifactAddress[Checkpoint],
-    state_out: ArtifactAddress[TrainingState],
+    state_out: ArtifactAddress[OptimizerState],
     reference_out: ArtifactAddress[Checkpoint],
 ) -> Weights:
     """Trains on the batch and publishes the new checkpoint.
 
-    With `carry_state` it also publishes the training state, and with `reference = "ema"` the next reference; any other
+    With `carry_state` it also publishes the optimizer state, and with `reference = "ema"` the next reference; any other
     reference is a checkpoint that exists already. If the batch has no rows (no group had a signal), or in a frozen
     iteration, the weights are published again unchanged.
 
     Args:
-        weights: The newest checkpoint (the rollouts may be of the one before, see `flows.ahead`), the training state
+        weights: The newest checkpoint (the rollouts may be of the one before, see `flows.ahead`), the optimizer state
             that was saved with it, and the reference model (read only if the recipe has a reference).
         iteration: Number of the iteration, from 1; determines the learning rate, the KL coefficient, whether the
             weights are frozen, and under `reference = "periodic"` whether the new checkpoint becomes the reference.
@@ -106,14 +107,19 @@ def finetune(
             "check whether the reference of the previous iteration was removed",
         )  # fmt: skip
     settings = _settings(ctx, config, batch, iteration)
-    inputs = {
+    if settings.loss.function is not None:
+        settings.loss.function.found()  # before a trainer starts
+    inputs: dict[str, Ref[Any] | None] = {
         "weights": weights.checkpoint,
-        "training_state": weights.state,
+        "optimizer_state": weights.state,
         "batch": batch,
         "reference": reference,
     }
+    base = base_ref(ctx.store, weights.checkpoint)
+    if settings.trainable.publishes_adapter or base != weights.checkpoint:
+        inputs[BASE] = base
     target = Target(
-        Identity.of("finetune", REVISION, {**_identity(settings), "carry_state": config.carry_state}, **inputs),
+        Identity.of("finetune", REVISION, {**settings_of(settings), "carry_state": config.carry_state}, **inputs),
         checkpoint=out,
         state=state_out if config.carry_state else None,
         inputs=inputs,
@@ -132,15 +138,6 @@ def finetune(
         return trained
     refresh = config.reference == "periodic" and iteration % config.reference_iterations == 0
     return replace(trained, reference=trained.checkpoint if refresh else weights.reference)
-
-
-def _identity(settings: JobSettings) -> dict[str, Any]:
-    """Returns the settings that enter the identity: the code of a user's own loss, not the place of its file."""
-    plain = settings.model_dump(mode="json")
-    if settings.loss.function is not None:
-        settings.loss.function.found()  # before a trainer starts
-        plain["loss"]["function"] = settings.loss.function.identity()
-    return plain
 
 
 def _settings(ctx: StageContext, config: FinetuneConfig, batch: Ref[Batch], iteration: int) -> JobSettings:

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,12 +29,14 @@ from stages.context import StageContext
 from stages.environments import environment
 from stages.environments.capabilities import ChecksFormat, LocatesAnswers, Proves, needs
 from stages.environments.puzzle import Grader
+from stages.environments.solver_tool import own_words
 from stages.environments.tables import deduction_columns, grade_columns, grader_of, puzzles_by_id, unread_counts
 from stages.environments.thoughts import thought_opened
 from stages.grading.completions import Judged, judged_completions, reward_inputs
+from stages.grading.judge import JudgedReward, verdicts
 from stages.grading.process import supervised
 from stages.grpo.advantages import AdvantageConfig, batch_advantages
-from stages.grpo.rewards import RewardConfig, reward_terms
+from stages.grpo.rewards import reward_terms
 from stages.models.tokenizers.chat import chat_tokenizer
 from stages.sampling.turns import own_lengths
 
@@ -45,7 +47,7 @@ class GradeConfig(Config):
     """Settings of grader, reward and advantages."""
 
     grader: Grader = Field(default="strict", description="Rules by which answers are read from a completion.")
-    reward: RewardConfig = Field(default_factory=RewardConfig)
+    reward: JudgedReward = Field(default_factory=JudgedReward)
     advantage: AdvantageConfig = Field(default_factory=AdvantageConfig)
 
     @property
@@ -74,9 +76,9 @@ def grade(
     Raises:
         IntegrityError: The rollouts name a puzzle that is not in the set.
         BadInputError: A setting needs a capability that an environment lacks. Or the level is `process`, but nothing
-            can be proved about a puzzle, or no completion makes a statement.
+            can be proved about a puzzle, or no completion makes a statement. Or the judge cannot be asked.
     """
-    identity = Identity.of("grade", REVISION, _identity(config), rollouts=rollouts, puzzles=puzzles)
+    identity = Identity.of("grade", REVISION, config, rollouts=rollouts, puzzles=puzzles)
     if published := out.find(identity):
         return published
     train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES)
@@ -91,9 +93,14 @@ def grade(
     prove = config.by_process or config.reward.deductions_weight > 0
     judged = judged_completions(sampled, by_id, config.grader, prove=prove)
     inputs = reward_inputs(judged, own_lengths(sampled).to_list(), config.reward, config.grader, tokenizer)
+    said = None
+    if config.reward.judge is not None:
+        asked = [(own_words(one.row["text"], filler=""), one.puzzle) for one in judged]
+        said = verdicts(config.reward.judge, asked, rollouts, ctx.store, lambda n, of: ctx.progress("judge", n, of, {}))
+        inputs = [replace(of_one, judged=reward) for of_one, reward in zip(inputs, said.rewards, strict=True)]
     terms = [reward_terms(of_one, config.reward) for of_one in inputs]
     grades = _with_advantages(_rows(judged, terms, grader_of(train, config.grader)), config)
-    facts = _mean_terms(terms)
+    facts = _mean_terms(terms) | (said.figures() if said else {})
 
     attempt = out.attempt(identity)
     if config.by_process and tokenizer is not None:
@@ -105,14 +112,6 @@ def grade(
     attempt.write_table(GRADES_FILE, grades, GRADES)
     unread = {f"unread/{reason}": count for reason, count in unread_counts(grades["answers"]).items()}
     return attempt.publish({**summary(grades, sampled), **unread, **facts}, rollouts=rollouts, puzzles=puzzles)
-
-
-def _identity(config: GradeConfig) -> dict[str, Any]:
-    """Returns the settings that enter the identity: the code of a user's own reward, not the place of its file."""
-    settings = config.model_dump(mode="json")
-    if config.reward.function is not None:
-        settings["reward"]["function"] = config.reward.function.identity()
-    return settings
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,7 @@ def _rows(judged: Sequence[Judged], terms: Sequence[Mapping[str, float]], grader
     """Returns the rows of the `grades` schema, without advantages."""
     return [
         {
-            "puzzle_id": one.row["puzzle_id"],
+            "prompt_id": one.row["prompt_id"],
             "group": one.row["group"],
             "sample": one.row["sample"],
             **grade_columns(one.graded),

@@ -15,6 +15,7 @@ from artifacts.local.log_tail import tail_of
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref
 from stages.context import StageContext
+from stages.models.exporting.folder import full_folder
 from stages.models.merging.config import MergeConfig
 from stages.models.merging.same_shape import COMPARED, check_same_shape
 from stages.models.source import BAD_INPUT_STATUS
@@ -52,7 +53,8 @@ def merge(
     if published := out.find(identity):
         return published
     _check(ctx, inputs)
-    folders = {role: ctx.local_folder(ref) for role, ref in inputs.items()}
+    full = ctx.scratch / "merge" / "full"
+    folders = {role: full_folder(ctx.local_folder(ref), full / role) for role, ref in inputs.items()}
     attempt = out.attempt(identity)
     with ctx.folder(attempt) as folder:
         facts = _merge_in_child(ctx, config, folders, folder)

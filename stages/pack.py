@@ -38,7 +38,7 @@ def pack(
 
     Args:
         values: Artifact of the stage `value`, whose token advantages replace the advantages of the grades; None
-            without a value model.
+            without a critic.
         mixed_only: Leave out groups whose completions all have the same accuracy, whatever their rewards. Dynamic
             sampling would have replaced these groups.
 
@@ -54,7 +54,7 @@ def pack(
     sampled = Artifact.open(ctx.store, rollouts)
     graded_artifact = Artifact.open(ctx.store, grades)
     completions, grade_rows = sampled.read_tables(ROLLOUTS), graded_artifact.read_table(GRADES_FILE, GRADES)
-    graded = completions.join(grade_rows, on=["puzzle_id", "group", "sample"], validate="1:1").sort("group", "sample")
+    graded = completions.join(grade_rows, on=["prompt_id", "group", "sample"], validate="1:1").sort("group", "sample")
     if not len(graded) == len(completions) == len(grade_rows):
         mismatch = f"{len(graded)} of its {len(grade_rows)} rows belong to one of the {len(completions)} completions"
         raise IntegrityError(grades.key, mismatch, f"a grade for each completion of {rollouts.key}")

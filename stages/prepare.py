@@ -2,6 +2,7 @@
 
 import hashlib
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -31,7 +32,9 @@ from stages.environments.thoughts import DEFAULT_THINKING, ThinkingConfig
 REVISION = 1
 SPLITS = ("train", "val", "test")
 _MAX_DRAWS_PER_PUZZLE = 20
-"""Draws per requested puzzle after which a difficulty counts as exhausted."""
+"""Draws per requested puzzle after which a difficulty is assumed to have no further puzzles."""
+_DRAWS_THAT_TELL = 4096
+"""Draws after which the rate of new puzzles tells whether there are enough of them."""
 
 
 class PrepareConfig(Config):
@@ -163,8 +166,10 @@ def _generate(config: PrepareConfig, ctx: StageContext) -> dict[str, list[Puzzle
     """
     assert not isinstance(config.puzzle, SourceConfig)
     distinct: dict[str, Puzzle] = {}
+    found: dict[int, int] = {}
     for stretch in stretches(config.puzzle, config.seed, config.total):
-        if stretch.first >= config.total * _MAX_DRAWS_PER_PUZZLE:
+        found[stretch.first] = len(distinct)
+        if _too_few(found, config.total):
             raise BadInputError(
                 "puzzles",
                 f"{len(distinct)} distinct puzzles in {stretch.first} draws",
@@ -181,3 +186,18 @@ def _generate(config: PrepareConfig, ctx: StageContext) -> dict[str, list[Puzzle
     # Held-out splits come first in the stream, so that they stay the same when the train split grows.
     val, test = puzzles[: config.val], puzzles[config.val : config.val + config.test]
     return {"train": puzzles[config.val + config.test :], "val": val, "test": test}
+
+
+def _too_few(found: Mapping[int, int], total: int) -> bool:
+    """Returns whether the draws that are left will hardly find all puzzles, by those of the last half: they get rarer.
+
+    Args:
+        found: Number of distinct puzzles by number of draws, in ascending order.
+        total: Number of distinct puzzles that are requested.
+    """
+    draws, most = max(found), total * _MAX_DRAWS_PER_PUZZLE
+    if draws < min(_DRAWS_THAT_TELL, most):
+        return False
+    before = max(number for number in found if number <= draws // 2)
+    expected = (found[draws] - found[before]) / (draws - before) * (most - draws)
+    return found[draws] + 2 * expected < total

@@ -1,4 +1,4 @@
-"""The stage that decides which checkpoint stands promoted: the best so far, or the newest that is as good."""
+"""The stage that decides which checkpoint is promoted: the best so far, or the newest that is as good."""
 
 from dataclasses import replace
 
@@ -29,9 +29,9 @@ def promote(
     pointer: str,
     out: ArtifactAddress[Decision],
 ) -> Ref[Decision]:
-    """Compares a candidate with the best checkpoint so far on the same puzzles and records which one stands.
+    """Compares a candidate with the best checkpoint so far on the same puzzles and records which one is promoted.
 
-    A decision that changes the standing checkpoint also contains the model card of the new one.
+    A decision that changes the promoted checkpoint also contains the model card of the new one.
 
     Args:
         candidate: The checkpoint just trained.
@@ -62,7 +62,7 @@ def promote(
 
 
 def promoted_checkpoint(decision: Ref[Decision], ctx: StageContext) -> Ref[Checkpoint]:
-    """Returns the checkpoint that stands promoted after a decision.
+    """Returns the checkpoint that is promoted after a decision.
 
     Raises:
         BadInputError: There is no such decision.
@@ -75,7 +75,7 @@ def weights_after(decision: Ref[Decision], newest: Weights, ctx: StageContext) -
     """Returns the weights that the next iteration starts from.
 
     These are the newest weights, or after a rollback the promoted checkpoint with the state saved beside it. The first
-    weights of the run have no state, also if they are another run's checkpoint. The reference of the KL term is that of
+    weights of the run have no state, even if they are another run's checkpoint. The reference of the KL term is that of
     the newest weights in both cases.
     """
     if not Artifact.open(ctx.store, decision).manifest.facts["rolled_back"]:

@@ -25,8 +25,8 @@ memory_store.register()
 correct_wheel_tag()  # as the command line does, for who calls `uv run pytest` only
 
 
-_START_PROCESSES = {"flow", "contract", "training", "stages", "orchestration"}
-"""Folders of tests that start servers, engines and trainers."""
+_START_PROCESSES = {"flow", "contract", "gpu", "training", "plan", "stages", "orchestration"}
+"""Folders of tests that start servers, engines and trainers, or simulate large ones."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -35,11 +35,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says what each tier took, since CI runs both at once; four processes share the two cores."""
-    seconds = {"default": 0.0, "long": 0.0}
+    """Says what each tier took, since CI runs two at once; four processes share the two cores."""
+    seconds = {"default": 0.0, "long": 0.0, "release": 0.0}
     for report in (report for reports in terminalreporter.stats.values() for report in reports):
         if isinstance(report, pytest.TestReport):
-            seconds["long" if "long" in report.keywords else "default"] += report.duration
+            seconds[next((tier for tier in ("long", "release") if tier in report.keywords), "default")] += (
+                report.duration
+            )
     terminalreporter.write_line(", ".join(f"{tier} tests: {total:.0f} s" for tier, total in seconds.items() if total))
 
 

@@ -1,1 +1,1 @@
-"""JSON and TOML: errors that name the place of a fault, checksums, suggestions for misspelled names."""
+"""JSON and TOML: errors that name the faulty place, checksums, suggestions for misspelled names."""

@@ -9,8 +9,8 @@ FormatVersion = Literal[1]
 FORMAT_VERSION: FormatVersion = 1
 """The version that this program writes; release 0.1.0 began with 1.
 
-A change of what manifests, recipes, keys or tables hold raises it. One function here then turns documents of the
-version before into present ones, and `check_format` accepts both.
+Raise it when the content of manifests, recipes, keys or tables changes. Then add a function here that converts
+documents of the previous version, and let `check_format` accept both.
 """
 VERSION_FIELD = "format_version"
 
@@ -24,7 +24,7 @@ def check_format(document: Mapping[str, Any], where: str) -> None:
 
     Raises:
         OtherFormatError: A newer version wrote it, or a commit from before the first release, which named no version.
-        IntegrityError: Its version is no number that a program writes.
+        IntegrityError: Its version is not a positive integer.
     """
     expected = f"{VERSION_FIELD} {FORMAT_VERSION}"
     if VERSION_FIELD not in document:
@@ -32,7 +32,7 @@ def check_format(document: Mapping[str, Any], where: str) -> None:
         raise OtherFormatError(where, found, expected, f"name a new --store, or {remedy}")
     version = document[VERSION_FIELD]
     if type(version) is not int or version < 1:
-        raise IntegrityError(where, f"a {VERSION_FIELD} that is no version", expected, "restore it from a copy")
+        raise IntegrityError(where, f"a {VERSION_FIELD} that is not a version", expected, "restore it from a copy")
     if version > FORMAT_VERSION:
         found, remedy = f"{VERSION_FIELD} {version}: made by a newer release", "install that release"
         raise OtherFormatError(where, found, expected, f"name a new --store, or {remedy}")

@@ -31,11 +31,11 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 def meant_key(model: type[BaseModel], place: Sequence[int | str]) -> str | None:
     """Returns the setting that an unknown key probably means, with its sections: `finetune.loss.clip_high`.
 
-    It is the most similar name in the same section, or else the least deep setting of exactly this name; None if
-    there is neither, or if it is the refused key itself, which another kind of the section has.
+    It is the most similar name in the same section, or else the setting of exactly this name with the fewest sections.
+    None if there is neither, or if it is the refused key itself, which only another kind of the section has.
 
     Args:
-        model: The config that was to have the key.
+        model: The config that refused the key.
         place: Location of the key, as in an error of pydantic.
     """
     models, path, key = _section_of(model, place)
@@ -49,7 +49,7 @@ def meant_key(model: type[BaseModel], place: Sequence[int | str]) -> str | None:
 
 
 def choices_of(model: type[BaseModel], place: Sequence[int | str]) -> list[str]:
-    """Returns the words of which a setting takes one; empty if it takes other values.
+    """Returns the words that a setting accepts; empty if it accepts other values.
 
     Args:
         model: The config that has the setting.

@@ -1,1 +1,1 @@
-"""Files of this machine: bounded reads, full disks, the ends of logs."""
+"""Files of this machine: bounded reads, full disks, the last lines of logs."""

@@ -1,8 +1,8 @@
-"""A full disk as one line: which folder, how much is free, how much is needed, and what to do.
+"""Reports a full disk in one line: the folder, the free space, the needed space, and a remedy.
 
 A write to a full disk fails in many ways: as an OSError, as an error of a library, as HTTP 500 of a server, or as the
-death of a child process whose log had no room either. By the time of the report, the files of the failed process may
-have been removed again. So `DiskWatch` also remembers how little was free a moment ago.
+end of a child process that could not write its log either. By the time of the report, the files of the failed process
+may have been removed again. So `DiskWatch` also remembers how little was free a moment ago.
 """
 
 import errno
@@ -70,13 +70,13 @@ def free_bytes(folder: Path) -> int:
 def temporary_folder() -> Path:
     """Returns the folder that this process was given for temporary files, even if nothing can be written there.
 
-    `tempfile.gettempdir` passes over such a folder in silence; child processes still write to it.
+    `tempfile.gettempdir` silently skips such a folder, but child processes still write to it.
     """
     return Path(os.environ.get("TMPDIR") or tempfile.gettempdir())
 
 
 def nearly_full(folder: Path) -> bool:
-    """Returns whether so little is free that a process that fails now is taken to have failed for lack of space."""
+    """Returns whether so little is free that a failure of a process is attributed to a lack of space."""
     return _refusal(folder) in _ERRNOS
 
 
@@ -159,8 +159,9 @@ class DiskWatch:
     def full(self, error: BaseException) -> DiskFullError | None:
         """Returns the error that names the full folder if a full disk caused `error`; None if nothing indicates that.
 
-        An error that mentions a full disk is certain. Another error counts if its reason may be unknown to those who
-        raised it (the end of a child, an answer of a server, an unforeseen one) and nearly nothing is or was free.
+        An error that mentions a full disk counts. Another error counts if the code that raised it may not know the
+        reason (the end of a child process, the answer of a server, an unforeseen error) and almost no space is or was
+        free.
         """
         for link in _chain(error):
             if isinstance(link, DiskFullError):
@@ -204,7 +205,7 @@ class DiskWatch:
 def _refusal(folder: Path) -> int | None:
     """Returns the errno with which the disk refuses a small file; None if it takes the file.
 
-    Free bytes alone do not tell: a quota may be used up, or the rest may be kept for others.
+    The number of free bytes is not enough: a quota may be used up, or the rest may be reserved for others.
     """
     try:
         with tempfile.TemporaryFile(dir=_existing(folder), prefix=".tmp-", buffering=0) as stream:
@@ -235,7 +236,7 @@ def _reports(error: BaseException) -> bool:
 
 
 def _may_be_mistaken(error: BaseException) -> bool:
-    """Returns whether a full disk may hide behind an error that does not mention it."""
+    """Returns whether a full disk may have caused an error that does not mention it."""
     if isinstance(error, BadInputError):
         return error.where in _CHILDREN
     return (

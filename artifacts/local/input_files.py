@@ -1,13 +1,16 @@
-"""Reads what comes from outside: files that people or other programs wrote, stdin, and answers of servers.
+"""Reads external input: files that people or other programs wrote, stdin, and answers of servers.
 
 A path may lead anywhere: /dev/zero never ends, a pipe waits for a writer, and a file may be replaced between a check
-and its use. So each file is opened once and without waiting, the open file is checked, and a stated size ends it.
+and its use. So each file is opened once and without waiting, the open file is checked, and at most a given size is
+read.
 """
 
 import errno
+import math
 import os
 import shutil
 import stat
+import time
 from collections.abc import Callable, Iterable
 from io import BufferedReader
 from pathlib import Path
@@ -15,17 +18,19 @@ from pathlib import Path
 from artifacts.errors import BadInputError
 
 LARGEST_SETTINGS = 1 << 20
-"""Bytes of a recipe, a profile, a suite or a file of models: 1 MiB."""
+"""Largest size of a recipe, a profile, a suite or a file of models: 1 MiB."""
 LARGEST_DOCUMENT = 64 << 20
-"""Bytes of a JSON document, a template, a text or a Python file: 64 MiB."""
+"""Largest size of a JSON document, a template, a text or a Python file: 64 MiB."""
 LARGEST_TOKENIZER = 256 << 20
-"""Bytes of `tokenizer.json`: 256 MiB. That of Gemma 3, with 262,144 tokens, has 33 MB."""
+"""Largest size of `tokenizer.json`: 256 MiB. That of Gemma 3, with 262,144 tokens, has 33 MB."""
 LARGEST_TABLE = 2 << 30
-"""Bytes of a file of puzzles or questions, or of a shard, which is read into memory: 2 GiB."""
+"""Largest size of a file of puzzles or questions, or of a shard, which is read into memory: 2 GiB."""
 LARGEST_WEIGHTS = 1 << 40
-"""Bytes of a file of weights: 1 TiB. The largest models are divided into files of 5 to 10 GB."""
+"""Largest size of a file of weights: 1 TiB. The largest models are divided into files of 5 to 10 GB."""
 LARGEST_ANSWER = 1 << 30
-"""Bytes of the answer of a server, decompressed: 1 GiB."""
+"""Largest size of an engine's answer: 1 GiB."""
+PLAIN_OR_GZIP = {"Accept-Encoding": "gzip"}
+"""Header of a request whose answer `check_coding` accepts."""
 
 _STEP_BYTES = 1 << 20
 _OPENING = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -73,7 +78,7 @@ def _check(status: os.stat_result, most_bytes: int) -> None:
 
 
 def check_size(size_bytes: int, most_bytes: int) -> None:
-    """Raises UnfitInputError if what has `size_bytes` bytes so far, or says so, has more than `most_bytes`."""
+    """Raises UnfitInputError if `size_bytes`, the size that was announced or read so far, exceeds `most_bytes`."""
     if size_bytes > most_bytes:
         raise UnfitInputError(errno.EFBIG, f"{size_bytes:,} bytes or more, at most {most_bytes:,} are read")
 
@@ -86,7 +91,7 @@ def read_regular(path: Path | str, most_bytes: int = LARGEST_DOCUMENT, *, folder
 
 
 def read_at_most(read: Callable[[int], bytes], most_bytes: int, step_bytes: int = _STEP_BYTES) -> bytes:
-    """Returns all that a stream holds, such as stdin.
+    """Returns the whole content of a stream, such as stdin.
 
     Args:
         read: Returns at most as many bytes as it is asked for; none at the end.
@@ -99,17 +104,29 @@ def read_at_most(read: Callable[[int], bytes], most_bytes: int, step_bytes: int 
     return joined(iter(lambda: read(min(step_bytes, most_bytes + 1)), b""), most_bytes)
 
 
-def joined(parts: Iterable[bytes], most_bytes: int) -> bytes:
-    """Returns the parts of a content as one; reads no further part once they have too many bytes.
+def check_coding(coding: str) -> None:
+    """Checks the Content-Encoding of an answer before it is read: a part grows at most a thousandfold by one gzip.
 
     Raises:
-        UnfitInputError: The parts have more than `most_bytes` bytes in all.
+        UnfitInputError: It is compressed twice or in another way, so that one part may fill the memory.
+    """
+    if coding.strip().lower() not in ("", "identity", "gzip"):
+        raise UnfitInputError(errno.EINVAL, f"Content-Encoding {coding[:40]!r}, not gzip")
+
+
+def joined(parts: Iterable[bytes], most_bytes: int, longest_s: float = math.inf) -> bytes:
+    """Joins the parts of a content; stops reading parts when they have too many bytes or take too long.
+
+    Raises:
+        UnfitInputError: The parts have more than `most_bytes` bytes in all, or one arrives after `longest_s` seconds.
     """
     kept: list[bytes] = []
-    total = 0
+    total, end = 0, time.monotonic() + longest_s
     for part in parts:
         total += len(part)
         check_size(total, most_bytes)
+        if time.monotonic() > end:
+            raise UnfitInputError(errno.ETIMEDOUT, f"no end after {longest_s:g} s")
         kept.append(part)
     return kept[0] if len(kept) == 1 else b"".join(kept)
 
@@ -127,7 +144,7 @@ def read_input(
         most_bytes: Its largest size.
 
     Raises:
-        BadInputError: There is no such file, it cannot be read, is no regular file, or is too large.
+        BadInputError: There is no such file, it cannot be read, it is not a regular file, or it is too large.
     """
     try:
         return read_regular(path, most_bytes)

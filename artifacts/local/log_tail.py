@@ -28,7 +28,7 @@ def without_prefix(line: str) -> str:
 
 
 def tail_of(log: str, lines: int = TAIL_LINES) -> tuple[str, ...]:
-    """Returns the last different lines of a log that may name a reason: none of frames, headings and empty lines.
+    """Returns the last distinct lines of a log that may name a reason, without frames, headings and empty lines.
 
     If there are only such lines, returns the last of them.
 

@@ -127,7 +127,7 @@ def too_large(where: str, size_bytes: int, most_bytes: int) -> IntegrityError:
 
 
 class Backend(Protocol):
-    """The operations that differ between a directory and S3. Their keys and prefixes are valid.
+    """The operations that differ between a directory and S3. Callers pass valid keys and prefixes only.
 
     `Store` has methods of the same meaning, which document arguments, results and errors.
     """

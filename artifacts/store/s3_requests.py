@@ -93,7 +93,7 @@ class S3Requests:
 
         def attempt() -> ResultT:
             if self.abandoned.is_set():
-                raise StoreError(self.place(key), "given up", "", "the process that used the store was told to end")
+                raise StoreError(self.place(key), "given up", "", "the process that used the store is ending")
             return action()
 
         return with_retries(attempt, self.place(key), retry_for_s=self.options.retry_for_s, pause=self.abandoned.wait)
@@ -237,7 +237,7 @@ class S3Requests:
 
         Args:
             method: Name of the operation in botocore.
-            read: Largest number of bytes of its body, which is then returned too, in blocks: the result is a pair.
+            read: Largest size of its body. If given, the result is a pair: the answer, and the body in blocks.
             **arguments: Arguments of the operation, without the bucket.
 
         Raises:
@@ -315,7 +315,7 @@ def _endpoint(options: S3Options) -> str | None:
     try:
         parts = urlsplit(address)
         sound = parts.scheme in ("http", "https") and _HOST.fullmatch(parts.hostname or "") and parts.port != 0
-    except ValueError:  # a port that is no number, half an IPv6 address
+    except ValueError:  # a port that is not a number, half an IPv6 address
         parts, sound = None, False
     if "@" in address:  # the message does not show it
         raise BadInputError(name, "credentials in the address", _SERVER, "set AWS_ACCESS_KEY_ID and its secret instead")

@@ -305,7 +305,7 @@ class Store:
 
 
 def _up_to(chunks: Iterator[bytes], size_bytes: int) -> Iterator[bytes]:
-    """Yields chunks until they have more than `size_bytes` bytes: what follows changes no verdict and may never end."""
+    """Yields chunks until they exceed `size_bytes` bytes: the rest cannot change the result and may be endless."""
     for chunk in chunks:
         yield chunk
         size_bytes -= len(chunk)
@@ -326,7 +326,7 @@ def _in_parallel(backend: Backend, action: Callable[[ItemT], ResultT], items: It
             return [future.result() for future in futures]
         except BaseException as error:
             if not isinstance(error, Exception):
-                backend.abandon()  # a signal, whose sender does not wait for whole files
+                backend.abandon()  # after a signal, do not wait until whole files are transferred
             pool.shutdown(wait=True, cancel_futures=True)
             raise
 

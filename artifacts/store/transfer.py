@@ -1,4 +1,4 @@
-"""Hashing of content, also while it is written to a file."""
+"""Hashes content, by itself or while it is written to a file."""
 
 import hashlib
 import os

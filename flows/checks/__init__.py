@@ -1,4 +1,4 @@
-"""Refuses recipes and profiles before a run stores anything: every refusal that needs more than the section at hand.
+"""Refuses recipes and profiles before a run stores anything: every check that needs more than one section.
 
 | module | refuses |
 |---|---|

@@ -39,7 +39,7 @@ def check_columns(recipe: Recipe, train: pl.DataFrame) -> None:
 
 
 def check_filters(recipe: Recipe, train: pl.DataFrame, levels: pl.DataFrame | None) -> None:
-    """Checks before iteration 1 that each filter that reads pass rates leaves puzzles by the first of them.
+    """Checks before iteration 1 that each filter by pass rates leaves enough puzzles under the first rates.
 
     Args:
         train: The train puzzles, rows of the `puzzles` schema.

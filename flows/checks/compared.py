@@ -26,14 +26,14 @@ def refuse_uncomparable(run: str, own: Recipe) -> None:
         )  # fmt: skip
 
 
-def refuse_value_models(name: str, recipe: Recipe, own: Recipe) -> None:
-    """Refuses a comparison with a value model.
+def refuse_critics(name: str, recipe: Recipe, own: Recipe) -> None:
+    """Refuses a comparison with a critic.
 
     Raises:
         BadInputError: The candidate or the run has one.
     """
     if recipe.value is not None or own.value is not None:
-        raise BadInputError(name, "a value model", "recipes without one", "train them as runs, and `diff` the runs")
+        raise BadInputError(name, "a critic", "recipes without one", "train them as runs, and `diff` the runs")
 
 
 def check_compared_rows(name: str, pack: PackConfig, longest: int) -> None:

@@ -9,8 +9,10 @@ from stages.sampling.config import EngineHardware
 from stages.training.worker_group.hardware import TrainHardware
 
 GIB = 1 << 30
-_CUDA_BUILDS = "run `uv sync --no-group cpu --group cuda`"
-_CPU_BUILDS = "run `uv sync`"
+CUDA_BUILDS = "install deerstalker[cuda] (in a clone: `uv sync --no-group cpu --group cuda`)"
+"""What to do without the builds of vLLM and torch for GPUs."""
+CPU_BUILDS = "install deerstalker[cpu] (in a clone: `uv sync`)"
+"""What to do without those for CPUs."""
 
 
 def refuse_on_this_machine(engine: EngineHardware, trainer: TrainHardware, *, trains: bool, samples: bool) -> None:
@@ -41,7 +43,7 @@ def refuse_missing_devices(
 
     Args:
         engine: The engine's part of the profile; None if no engine is needed.
-        trainer: The trainer's part; its device says whether the profile is one for GPUs.
+        trainer: The trainer's part; its device decides whether the profile is for GPUs.
         facts: What machine and packages offer.
         trains: Whether the trainer runs on this machine.
 
@@ -52,7 +54,7 @@ def refuse_missing_devices(
     build = facts.engine if starts_engine else None
     if starts_engine and build is None:
         cuda = trainer.device == "cuda" or bool(facts.gpus)
-        remedy = _CUDA_BUILDS if cuda else _CPU_BUILDS
+        remedy = CUDA_BUILDS if cuda else CPU_BUILDS
         raise BadInputError("profile", "vLLM is not installed", "vLLM, which the engine needs", remedy)
     engine_on_gpu = build is not None and build[0] == "vllm"
     if not facts.gpus and (trainer.device == "cuda" or engine_on_gpu):
@@ -109,7 +111,7 @@ def refuse_large_cache(
 def _no_gpu(trainer: TrainHardware, facts: CudaFacts) -> BadInputError:
     by_profile, vllm = trainer.device == "cuda", facts.engine is not None and facts.engine[0] == "vllm"
     needs = "the profile sets trainer.device = cuda" if by_profile else "the installed vLLM is the build for CUDA"
-    fits = f"{_CPU_BUILDS}, then `--profile cpu` fits this machine" if vllm else "`--profile cpu` fits this machine"
+    fits = f"{CPU_BUILDS}, then `--profile cpu` fits this machine" if vllm else "`--profile cpu` fits this machine"
     if facts.present:
         found = f"{', '.join(facts.present)} (driver {facts.driver or 'unknown'}), but CUDA offers none to this process"
         remedy = f"check CUDA_VISIBLE_DEVICES, and start a container with --gpus all; without a GPU {fits}"
@@ -129,7 +131,7 @@ def _check_builds(build: tuple[str, str] | None, facts: CudaFacts) -> None:
             "profile",
             f"trainer.device = cuda, with the build for CPUs of {' and '.join(for_cpus)}",
             "the builds for CUDA",
-            f"{_CUDA_BUILDS}; with the installed builds `--profile cpu` fits this machine",
+            f"{CUDA_BUILDS}; with the installed builds `--profile cpu` fits this machine",
         )
 
 
@@ -140,19 +142,19 @@ def _check_driver(facts: CudaFacts, torch: tuple[int, int], driver: tuple[int, i
             "NVIDIA driver",
             f"{facts.driver or 'of unknown version'}, which supports CUDA {driver[0]}.{driver[1]}",
             f"a driver for CUDA {torch[0]}.{torch[1]}, which torch {facts.torch} was built for",
-            f"update the driver; until then {_CPU_BUILDS}, then `--profile cpu` fits this machine",
+            f"update the driver; until then {CPU_BUILDS}, then `--profile cpu` fits this machine",
         )
 
 
 def _check_compilers(trainer: TrainHardware, facts: CudaFacts) -> None:
-    """Refuses a trainer on GPUs that could not compile its kernels; those of its attention always are compiled."""
+    """Refuses a trainer on GPUs that could not compile its kernels; attention always needs compiled kernels."""
     if facts.no_compiler:
         asked = trainer.compile if isinstance(trainer.compile, str) else str(trainer.compile).lower()
         raise BadInputError(
             "trainer.compile",
             f"{asked}, on a machine without {' and '.join(facts.no_compiler)}",
             "all that compiles kernels for GPUs, which attention needs even if trainer.compile is false",
-            f"install it (`apt-get install gcc python3-dev`; for triton {_CUDA_BUILDS}), or use `--profile cpu`",
+            f"install it (`apt-get install gcc python3-dev`; for triton {CUDA_BUILDS}), or use `--profile cpu`",
         )
 
 

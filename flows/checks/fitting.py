@@ -28,7 +28,7 @@ def refuse_undivided(recipe: Recipe, trainer: TrainHardware, engine: EngineHardw
     if shape is None or shape.heads is None:
         return
     heads, kv_heads = shape.heads
-    trainer.check_layers(heads, kv_heads, shape.hidden, shape.intermediate)
+    trainer.check_layers(heads, kv_heads, shape.hidden, shape.intermediate, divisible=shape.divisible)
     size = engine.tensor_parallel_size
     if not _elsewhere(engine) and heads % size:
         raise BadInputError(

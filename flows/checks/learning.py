@@ -2,9 +2,9 @@
 
 from artifacts.errors import BadInputError
 from flows.config.recipe import Recipe
+from stages.grading.judge import JudgedReward
 from stages.grpo.advantages import AdvantageConfig
 from stages.grpo.process import StepRewards
-from stages.grpo.rewards import RewardConfig
 
 _STEPS = tuple(name for name in StepRewards.model_fields if name != "until_first_false")
 
@@ -24,7 +24,7 @@ def check_learns(recipe: Recipe) -> None:
             "finetune.frozen_iterations",
             f"{frozen}, so that the weights change in none of {recipe.iterations} iterations",
             f"at most {recipe.iterations - 1}",
-            "lower it; only a value model learns in a frozen iteration",
+            "lower it; only a critic learns in a frozen iteration",
         )
     for part in recipe.parts:
         if part.teach is None and part.learns_from_advantages:
@@ -46,7 +46,7 @@ def _check_group(recipe: Recipe) -> None:
     if advantage.baseline == "batch_mean" and completions == 1 and recipe.value is None:
         raise BadInputError(
             "sample.sampling.samples_per_prompt",
-            "1, and 1 puzzle in an iteration, so that the batch's mean is the only reward and its advantage 0",
+            "1, and 1 puzzle in an iteration, so that the batch's mean is its only reward and the advantage is 0",
             "at least 2 completions in an iteration",
             "raise sample.puzzles_per_iteration or samples_per_prompt",
         )
@@ -83,7 +83,7 @@ def _compares_in_groups(advantage: AdvantageConfig) -> bool:
 
 
 def _check_reward(recipe: Recipe) -> None:
-    """Refuses a reward in which nothing counts but that a completion was cut."""
+    """Refuses a reward that depends only on whether a completion was cut."""
     reward, by_process = recipe.grade.reward, recipe.grade.advantage.level == "process"
     steps = {getattr(reward.step_rewards, name) for name in _STEPS} - {None}
     if _has_terms(reward) or (by_process and (len(steps) > 1)):
@@ -96,13 +96,14 @@ def _check_reward(recipe: Recipe) -> None:
     )
 
 
-def _has_terms(reward: RewardConfig) -> bool:
+def _has_terms(reward: JudgedReward) -> bool:
     weights = (
         reward.accuracy_weight, reward.exact_weight, reward.deductions_weight, reward.format_weight,
         reward.repetition_weight, reward.language_weight, reward.shortness_penalty,
         reward.length_cosine.weight if reward.length_cosine else 0.0,
         reward.patterns.reward if reward.patterns else 0.0,
+        reward.judge.weight if reward.judge else 0.0,
     )  # fmt: skip
     outcomes = reward.outcomes
     differ = outcomes is not None and len({outcomes.right, outcomes.wrong, outcomes.no_answer}) > 1
-    return any(weights) or differ
+    return any(weights) or differ or reward.function is not None

@@ -1,4 +1,4 @@
-"""Checks that a store has what the recipe of a new run names, before the run fetches, samples or trains anything."""
+"""Checks that a store has all artifacts that a new run's recipe names, before the run fetches, samples or trains."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -6,23 +6,31 @@ from contextlib import contextmanager
 from artifacts.errors import BadInputError
 from artifacts.reading import Artifact
 from artifacts.refs import Answers
+from artifacts.store.location import local_folder
 from artifacts.store.store import Store
 from flows.config.distillation import ANSWERS, SOLVER, STUDENT
 from flows.config.recipe import Recipe
 from flows.lookup.checkpoints import find_fixed, published_checkpoint
 from flows.lookup.critics import stored_critic, stored_parts
-from stages.models.source import StoredModel
+from stages.models.adapters import read_adapter_config
+from stages.models.from_scratch import ScratchModel
+from stages.models.merging.config import MergedModel
+from stages.models.shape import read_shape
+from stages.models.source import FolderModel, StoredModel
+from stages.models.tensors import check_adapter, tensors_of
+from stages.optional.adopt import local_adapter
 from stages.optional.teach import POLICY
 
 
 def check_named(recipe: Recipe, store: Store) -> None:
-    """Refuses a recipe that names a teacher, value model, stored iteration or rated model that does not exist.
+    """Refuses a recipe that names a teacher, critic, stored iteration or rated model that does not exist.
 
-    Models on a hub are not asked for.
+    Models on a hub are not checked. An adapter in a local folder must be one that the recipe can continue.
 
     Raises:
         BadInputError: It does not exist; the error names the setting.
     """
+    _check_adapter(recipe)
     if recipe.teach is not None and recipe.teach.teacher != POLICY:
         with _named_by("teach.teacher"):
             find_fixed(recipe.teach.teacher, "teach.teacher", store)
@@ -43,9 +51,24 @@ def check_named(recipe: Recipe, store: Store) -> None:
                 published_checkpoint(model.source.name, store)
 
 
+def _check_adapter(recipe: Recipe) -> None:
+    model = recipe.model
+    adapter = (
+        None if isinstance(model, ScratchModel | MergedModel) or model.adapter is None else local_adapter(model.adapter)
+    )
+    if adapter is None:
+        return
+    config = read_adapter_config(adapter)
+    if isinstance(model, FolderModel) and (folder := local_folder(model.path)) is not None:
+        check_adapter(adapter, tensors_of(read_shape(folder)))
+    for part in recipe.parts:
+        if part.finetune.trainable.publishes_adapter and (trained := part.finetune.trainable.adapter):
+            trained.check_continues(config)
+
+
 @contextmanager
 def _named_by(setting: str) -> Generator[None]:
-    """Puts the setting in front of the error of a look-up, which names only the key or option that it looked for."""
+    """Adds the setting to the error of a look-up, which names only the key or option that it looked for."""
     try:
         yield
     except BadInputError as error:

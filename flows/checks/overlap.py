@@ -1,4 +1,4 @@
-"""Refuses a run whose sampling and training cannot overlap as its recipe says."""
+"""Refuses a run whose sampling and training cannot overlap although its recipe requires it."""
 
 from typing import Literal
 
@@ -7,7 +7,7 @@ from flows.config.recipe import Recipe
 from stages.context import Profile
 
 Role = Literal["both", "sampler", "trainer"]
-"""Part of a run with `iterate_ahead` that a flow run does."""
+"""The part of a run with `iterate_ahead` that one flow run executes."""
 
 
 def check_overlap(recipe: Recipe, profile: Profile, role: Role = "both", *, refreshes: bool = False) -> None:
@@ -25,7 +25,9 @@ def check_overlap(recipe: Recipe, profile: Profile, role: Role = "both", *, refr
             raise BadInputError("role", role, "both, because the recipe has iterate_ahead = 0", "set iterate_ahead=1")
         return
     if role == "sampler" and refreshes:
-        raise BadInputError("refresh", "a request to refresh stages", "none for role sampler", "ask it of the trainer")
+        raise BadInputError(
+            "refresh", "a request to refresh stages", "none for role sampler", "request it from the trainer"
+        )
     if role != "both":
         return
     if profile.engine.takes_turns:

@@ -46,7 +46,7 @@ def _check_pools(section: str, sample: SampleConfig) -> None:
     if isinstance(sample.order, Pools) and not is_share(sample.order.column):
         raise BadInputError(
             f"{section}.order.column",
-            f"{sample.order.column!r}, which is no share from 0 to 1, so that pools cannot divide the puzzles",
+            f"{sample.order.column!r}, which is not a share from 0 to 1, so that pools cannot divide the puzzles",
             f"{', '.join(f'{kind}:NAME' for kind in SHARES)}",
             "choose one of them, or order the puzzles by 'ascending'",
         )

@@ -1,7 +1,7 @@
 """The program `deerstalker`: the table of its commands, and the function that runs one.
 
 Each command is a function in the module that does its work. Cyclopts imports the module when the command is used. These
-modules import slow packages (Prefect, polars) inside of functions, so that a help page takes less than a second.
+modules import slow packages (Prefect, Polars) inside functions, so that a help page takes less than a second.
 """
 
 import gc
@@ -23,7 +23,7 @@ from flows.report.text.visible import one_line, visible
 
 FAILED, BAD_USAGE = 1, 2
 _LONGEST_ERROR = 4000
-"""Characters of an error that are printed."""
+"""Largest number of characters of an error that are printed."""
 
 app = App(
     name="deerstalker",
@@ -49,6 +49,12 @@ No answer is bought twice: the same command continues where it stopped, and more
     "recipes:recipes": "List the recipes, show one in full, or compare two.",
     "runs:runs": "List the runs of a store.",
     "runs:show": "Show a run: its iterations, its results before and after training, and how to use its checkpoint.",
+    "runs:rollouts": """
+Write prompts, completions, rewards and advantages of a run as a data set: FILE.jsonl or FILE.parquet.
+
+The columns have the names of TRL's conversational data sets: `prompt` and `completion` are lists of messages. `step` is
+the iteration.
+""",
     "runs:report": "Write a run's report again: one self-contained page, its pictures, and its figures as JSON.",
     "runs:study": "Put several runs, and the models of a benchmark, on one page of figures and fits.",
     "compare:compare": """
@@ -63,10 +69,15 @@ Evaluate checkpoints of runs on another suite of puzzles, and draw its learning 
 
 A checkpoint that has a report is not evaluated again; the same command continues where it stopped.
 """,
-    "merge:merge": """
+    "checkpoints:merge": """
 Merge checkpoints of one shape, such as specialists that began with the same model, into one.
 
 A recipe can begin with the result: model.source = "checkpoint" names its key, or "merged" merges as the first stage.
+""",
+    "checkpoints:export": """
+Write a checkpoint for other programs: a Hugging Face folder, a PEFT adapter or GGUF, also to the hub.
+
+The folder has a model card with the licence, the chat template and a generation config.
 """,
     "lineage:lineage": "Show how an artifact was made: its stage, config, code, hardware and inputs, and their inputs.",
     "lineage:diff": "Compare two runs: differing settings, code and hardware, the first differing stage, and results.",
@@ -102,7 +113,8 @@ def main() -> None:
     """Entry point of the console script; ends the process with 0, 1 (failed), 2 (bad usage), 130 or 143."""
     interrupts = Interrupts()
     try:
-        gc.set_threshold(100_000)  # with the default, garbage collection takes an eighth of the import time
+        interrupts.start()
+        gc.set_threshold(100_000)  # with the default threshold, garbage collection takes an eighth of the import time
         correct_wheel_tag()
         status = run_command(sys.argv[1:], interrupts.tell)
         interrupts.command_ended()
@@ -118,8 +130,9 @@ def run_command(arguments: Sequence[str], interrupted: Callable[[], int | None] 
 
     Args:
         arguments: The command and its arguments.
-        interrupted: Function that explains an interruption on stderr and returns the exit status, or returns None if
-            there was none. Code that catches everything may have turned the interruption into an error of its own.
+        interrupted: Function that explains an interruption on stderr and returns the exit status; it returns None if
+            there was no interruption. Code that catches everything may have turned the interruption into an error of
+            its own.
     """
     try:
         check_arguments(app, arguments)

@@ -82,7 +82,7 @@ def page_line(check: Check) -> str:
 
 
 def _checks(recipe: str | None, changes: Sequence[str], hardware: Hardware, url: str) -> Iterator[Check]:
-    """Yields each check as soon as its facts are known; slow facts are gathered in parallel."""
+    """Yields each check as soon as its facts are known; slow ones are gathered in parallel."""
     with ThreadPoolExecutor(thread_name_prefix="doctor") as pool:
         pending_speeds = pool.submit(speed_facts)
         pending_store = pool.submit(store_facts, url)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, cast
 
 from cyclopts import App, Parameter
 
+from artifacts.documents.conversation import readable
 from artifacts.errors import BadInputError, DeerstalkerError
 from flows.cli.console.options import OUTPUT, Output
 from flows.cli.console.output import print_json, print_line
@@ -22,7 +23,7 @@ _IN_A_RECIPE = {
     "mixture": 'environment = "mixture", parts = [{ puzzle = { environment = "zebra" }, weight = 2 }, ...]',
 }
 """Settings below [puzzles.puzzle] of environments that take their items, or their parts, from a recipe."""
-_GENERATORS = "reasoning_gym:TASK"
+_GENERATORS, _VERIFIERS = "reasoning_gym:TASK", "verifiers:NAME"
 
 
 @environments.default
@@ -39,6 +40,9 @@ def list_all(*, options: Output = OUTPUT) -> None:
         rows.append(_row(name, "deerstalker", levels))
     rows += [_row(name, "deerstalker", recipe=recipe) for name, recipe in _IN_A_RECIPE.items()]
     rows.append(_generators())
+    rows.append(
+        _row(_VERIFIERS, "verifiers", recipe='environment = "verifiers:NAME", the name of an installed package')
+    )
     for name, point in sorted(installed().items()):
         levels, error = _levels_of(name)
         rows.append(_row(name, version_of(point), levels, error))
@@ -113,18 +117,18 @@ def try_one(
     writer = known if answer is None and isinstance(known, WritesAnswers) else None
     answers = [writer.write_answer(item) if writer else answer or "" for item in items]
     pairs = list(zip(answers, items, strict=True))
-    graded = grades_of([*pairs, *pairs])[: len(pairs)]  # twice, so that a grader whose scores differ is refused
+    graded = grades_of([*pairs, *pairs])[: len(pairs)]  # graded twice, to refuse a grader whose scores differ
     if options.json:
         rows = [
-            {"id": item.puzzle_id, "prompt": item.prompt, "solution": item.solution, "answer": text, **asdict(grade)}
+            {"id": item.prompt_id, "prompt": item.prompt, "solution": item.solution, "answer": text, **asdict(grade)}
             for item, text, grade in zip(items, answers, graded, strict=True)
         ]
         print_json({"environment": known.name, "items": rows})
         return
     for item, text, grade in zip(items, answers, graded, strict=True):
         notes = ", ".join(dict.fromkeys(read.note for read in grade.answers.values() if read.note))
-        print_line(f"--- {item.puzzle_id}")
-        print_line(visible(item.prompt))
+        print_line(f"--- {item.prompt_id}")
+        print_line(visible(readable(item.prompt)))
         print_line(f"--- the answer {visible(text)!r} gets {grade.accuracy:g}{f' ({visible(notes)})' if notes else ''}")
 
 

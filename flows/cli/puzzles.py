@@ -224,7 +224,7 @@ def solve(file: str, /, *, minimal: Flag = False, options: Output = OUTPUT) -> N
         print_json(report)
         return
     for item, puzzle in zip(checked, puzzles, strict=True):
-        print_line(f"{item.puzzle_id}: {_verdict(item, puzzle)}; {item.seconds:.2f} s")
+        print_line(f"{item.prompt_id}: {_verdict(item, puzzle)}; {item.seconds:.2f} s")
     proved = f", {report['minimal']} minimal" if minimal else ""
     print_line(
         f"{report['count']} puzzles: {report['read']} read, {report['unique']} unique, {report['equal']} equal to the "
@@ -259,7 +259,7 @@ def prove(
     counts = asdict(DeductionCounts.of(statements))
     if options.json:
         listed = [asdict(item) for item in statements]
-        print_json({"puzzle_id": puzzle.puzzle_id, "counts": counts, "statements": listed})
+        print_json({"prompt_id": puzzle.prompt_id, "counts": counts, "statements": listed})
         return
     for item in statements:
         if not item.repeated:
@@ -272,7 +272,7 @@ def _check(puzzle: Puzzle, minimal: bool) -> Checked:
 
 
 def _solver_of(puzzle: Puzzle) -> Proves:
-    return needs(environments.get(puzzle.environment), Proves, puzzle.puzzle_id, "leave the puzzle out")
+    return needs(environments.get(puzzle.environment), Proves, puzzle.prompt_id, "leave the puzzle out")
 
 
 def _verdict(item: Checked, puzzle: Puzzle) -> str:

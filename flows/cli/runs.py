@@ -1,12 +1,15 @@
-"""`deerstalker runs`, `show`, `report` and `study`."""
+"""`deerstalker runs`, `show`, `rollouts`, `report` and `study`."""
 
+from pathlib import Path
 from typing import Annotated
 
+from cyclopts import Parameter
+from cyclopts.validators import Number
 from rich.table import Table
 
 from artifacts.errors import BadInputError
 from artifacts.verification import Damage
-from flows.cli.console.options import STORED, Optional, Stored, Wide
+from flows.cli.console.options import STORED, Flag, Optional, Repeated, Stored, Wide
 from flows.cli.console.output import fail_if_damaged, print_damaged_json, terminal
 from flows.cli.console.stores import filled_store
 
@@ -24,7 +27,7 @@ def runs(*, options: Stored = STORED) -> None:
     table.add_column("run", no_wrap=True)
     for name in ("iterations", "promoted", "held-out"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("recipe")  # the only column that a narrow terminal narrows
+    table.add_column("recipe")  # the only column that shrinks in a narrow terminal
     for run in listed:
         promoted = run.promoted
         table.add_row(
@@ -38,11 +41,22 @@ def runs(*, options: Stored = STORED) -> None:
     fail_if_damaged(store, damaged, json=False)
 
 
-def show(run: str, /, *, wide: Wide = False, options: Stored = STORED) -> None:
+def show(
+    run: str,
+    /,
+    *,
+    watch: Flag = False,
+    samples: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
+    wide: Wide = False,
+    options: Stored = STORED,
+) -> None:
     """Prints a run: its iterations, its results before and after, and how to use its checkpoint.
 
     Args:
         run: Name of the run.
+        watch: Show the table, curves and what is next while the run goes on, until Ctrl-C; this needs a terminal.
+        samples: Number of completions of the newest graded iteration to show with their grades, from the best to the
+            worst.
         wide: Print every column, and lines of any length. By default lines are as wide as the terminal, or 80 columns
             if there is none.
     """
@@ -50,9 +64,21 @@ def show(run: str, /, *, wide: Wide = False, options: Stored = STORED) -> None:
     from flows.report.figures import iteration_figures
     from flows.report.summary import print_summary, summary
     from flows.report.terminal.live import print_iterations
+    from flows.report.terminal.samples import print_samples
+    from flows.report.terminal.watch import watch as watch_run
     from flows.report.text.wrapping import UNLIMITED, print_labelled
 
+    if options.json and (watch or samples):
+        raise BadInputError(
+            "show", "--json with --watch or --samples, which are for people", "one of them",
+            "`deerstalker rollouts RUN --out FILE.jsonl` writes completions with their grades",
+        )  # fmt: skip
     store, damaged = filled_store(options.store), list[Damage]()
+    if watch:
+        console = terminal()
+        if not console.is_terminal:
+            raise BadInputError("--watch", "stdout is no terminal", "a terminal", "leave --watch out")
+        watch_run(store, run, samples, console)
     record = read_run(store, run, damaged)
     if options.json:
         print_damaged_json(summary(record, store), store, damaged)
@@ -62,7 +88,40 @@ def show(run: str, /, *, wide: Wide = False, options: Stored = STORED) -> None:
     console.print()
     print_iterations(console, [iteration_figures(iteration) for iteration in record.iterations])
     console.print()
+    if samples:
+        print_samples(record, store, samples, console)
     print_summary(record, store, console)
+    fail_if_damaged(store, damaged, json=False)
+
+
+def rollouts(
+    run: str,
+    /,
+    *,
+    out: Path,
+    iteration: Annotated[tuple[int, ...], Repeated] = (),
+    options: Stored = STORED,
+) -> None:
+    """Writes the completions of a run and prints how many there are.
+
+    Args:
+        run: Name of the run.
+        out: File to write, FILE.jsonl or FILE.parquet; it must not exist.
+        iteration: An iteration to write; may be repeated; by default all whose completions are still stored.
+    """
+    from flows.lookup.history import read_run
+    from flows.lookup.rollouts import check_dataset_file, graded_rollouts, write_dataset
+
+    check_dataset_file(out)
+    store, damaged = filled_store(options.store), list[Damage]()
+    record = read_run(store, run, damaged)
+    written = write_dataset(graded_rollouts(record, store, iteration), out)
+    if options.json:
+        document = {"run": run, "file": str(out), "completions": sum(written.values()), "iterations": list(written)}
+        print_damaged_json(document, store, damaged)
+        return
+    numbers = ", ".join(map(str, written))
+    terminal().print(f"{sum(written.values())} completions of iterations {numbers}: {out}", soft_wrap=True)
     fail_if_damaged(store, damaged, json=False)
 
 

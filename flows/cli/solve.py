@@ -92,9 +92,9 @@ def solve(
     limits = {"max_tokens": max_tokens, "stop": stop or None, "stop_token_ids": stop_token_ids or None}
     settings |= {name: value for name, value in limits.items() if value is not None}
     given = validate(SamplingConfig, settings, "solve")
-    told = solver_of(question, file) if given.tool_calls else None
+    tool_output = solver_of(question, file) if given.tool_calls else None
     sampling = as_trained(given, trained_sampling(checkpoint, Store.open(options.store)))
-    completions, opened = _completions(question, checkpoint, profile, sampling, options, told)
+    completions, opened = _completions(question, checkpoint, profile, sampling, options, tool_output)
     puzzle, judge = (_after_prompt(item, opened) for item in (question.puzzle, explained))
     print_answers(AskedPrompt(question.prompt, puzzle), checkpoint, completions, options, judge)
 
@@ -110,21 +110,22 @@ def _completions(
     profile: str,
     sampling: "SamplingConfig",
     options: Stored,
-    told: Callable[[list[str]], list[str]] | None,
+    tool_output: Callable[[list[str]], list[str]] | None,
 ) -> "tuple[Sequence[SampledCompletion], bool]":
     """Starts an engine with the checkpoint and returns its completions of the prompt, which may ask the solver.
 
-    The second value tells whether the chat template opens a thought (see `stages.sampling.collect.opens_thought`).
+    The second value is whether the chat template opens a thought (see `stages.sampling.collect.opens_thought`).
     """
     import logging
 
     from flows.config.recipes import load_profile
     from flows.lookup.checkpoints import find_checkpoint
+    from stages.environments.tables import observed_by_id, to_table
     from stages.models.tokenizers.chat import ChatTokenizer
     from stages.sampling.client import Prompt
     from stages.sampling.collect import longest_sequence, opens_thought
     from stages.sampling.engine import Engine
-    from stages.sampling.turns import Tool
+    from stages.sampling.turns import Steps, Tool
 
     hardware = load_profile(profile).engine
     if hardware.replicas == "auto" and not hardware.external_urls:
@@ -136,11 +137,16 @@ def _completions(
     with scratch_folder() as scratch:
         folder = _folder(source, store, scratch)
         tokenizer = ChatTokenizer(folder)
-        tokens = tokenizer.prompt_ids(question.prompt)
+        tokens = tokenizer.prompt_token_ids(question.prompt)
         opened = opens_thought(tokenizer, question.puzzle.thinking if question.puzzle else DEFAULT_THINKING)
         tool = None
-        if told is not None:
-            tool = Tool(lambda _, statements: told(statements), longest_sequence(folder, hardware.max_model_len))
+        episode = question.puzzle
+        if episode and (observe := observed_by_id(to_table([episode]), thought_opened=opened)):
+            tool = Steps(
+                lambda _, turns: observe(episode.prompt_id, turns), longest_sequence(folder, hardware.max_model_len)
+            )
+        elif tool_output is not None:
+            tool = Tool(lambda _, statements: tool_output(statements), longest_sequence(folder, hardware.max_model_len))
         print("starting the engine", file=sys.stderr)
         with Engine(hardware, scratch / "engine") as engine:
             engine.ensure(folder, source.digest if isinstance(source, Ref) else checkpoint)
@@ -211,7 +217,7 @@ def solver_of(question: AskedPrompt, where: str) -> Callable[[list[str]], list[s
         raise BadInputError(
             f"{where}, {error.where}", error.found, error.expected, "leave out --tool-calls to ask any prompt"
         ) from error
-    return lambda statements: solver.told(statements, puzzle)
+    return lambda statements: solver.tool_output(statements, puzzle)
 
 
 def _puzzle_of(question: AskedPrompt, where: str) -> Puzzle:
@@ -237,12 +243,12 @@ def _puzzles(file: str, store_url: str) -> list[Puzzle] | None:
 
 def _folder(source: "Ref[Any] | FetchedModel", store: Store, scratch: Path) -> Path:
     """Returns a local folder with the model; a model that is not local is written below `scratch`."""
-    from artifacts.reading import Artifact
     from stages.models.folder import check_folder
     from stages.models.source import FolderModel, materialise
+    from stages.models.stored import local_artifact
 
     if isinstance(source, Ref):
-        return Artifact.open(store, source).local_folder(scratch / "downloads")
+        return local_artifact(store, source, scratch / "downloads")[0]
     if isinstance(source, FolderModel):
         check_folder(Path(source.path))
         return Path(source.path)
@@ -280,11 +286,11 @@ def print_answers(
         print_json(
             {
                 "checkpoint": checkpoint,
-                "puzzle": question.puzzle.puzzle_id if question.puzzle else None,
+                "puzzle": question.puzzle.prompt_id if question.puzzle else None,
                 "completions": [
                     {
                         "text": item.text,
-                        "tokens": item.own_tokens,
+                        "tokens": item.model_tokens,
                         "finish_reason": item.finish_reason,
                         "grade": asdict(grades) if grades else None,
                         "explanation": derivation_json(derivation) if derivation else None,
@@ -301,7 +307,7 @@ def print_answers(
         else:
             console.print(Text(visible(item.text)), soft_wrap=True)
         if item.finish_reason != "stop":
-            console.print(f"(ended by {item.finish_reason} after {item.own_tokens} tokens)")
+            console.print(f"(ended by {item.finish_reason} after {item.model_tokens} tokens)")
         if question.puzzle and grades:
             console.print(_grade_table(question.puzzle, grades))
         for sentence in derivation.conclusions if derivation else ():

@@ -9,6 +9,7 @@ from artifacts.layout import RunLayout
 from artifacts.store.store import Store
 from flows.cli.console.options import (
     STORED,
+    Flag,
     Optional,
     ProfileChanges,
     ProfileName,
@@ -41,6 +42,7 @@ def train(
     set_profile: ProfileChanges = (),
     refresh: RefreshedStages = (),
     role: Literal["both", "sampler", "trainer"] = "both",
+    quiet: Flag = False,
     options: Stored = STORED,
 ) -> None:
     """Runs the train flow and prints the run's results.
@@ -48,6 +50,7 @@ def train(
     Args:
         run: Name of the run; the recipe's name by default.
         role: Part of a run with iterate_ahead that this command does; unless it is both, another command does the rest.
+        quiet: Leave out the puzzle whose solution is printed before and after training.
     """
     name = Path(recipe).stem if run is None else run
     if run is not None or recipe.endswith(".toml"):  # other names are shipped recipes, or `load_recipe` refuses them
@@ -76,7 +79,7 @@ def train(
         request = validate(RunRequest, settings, "train")
         with running():
             train_flow(request)
-    show_run(name, store, options)
+    show_run(name, store, options, quiet=quiet)
 
 
 def iterate(
@@ -87,6 +90,7 @@ def iterate(
     until: Annotated[int | None, Optional] = None,
     refresh: RefreshedStages = (),
     profile: ProfileName = "cpu",
+    quiet: Flag = False,
     options: Stored = STORED,
 ) -> None:
     """Runs the iterate flow and prints the run's results.
@@ -95,6 +99,7 @@ def iterate(
         run: Name of the run.
         more: Number of iterations to add to the finished ones.
         until: Last iteration to run; instead of --more.
+        quiet: Leave out the puzzle whose solution is printed before and after training.
     """
     check_devices(profile, trains=True)
     store = filled_store(options.store)
@@ -110,4 +115,4 @@ def iterate(
         request = validate(IterateRequest, {**settings, "refresh": list(refresh)}, "iterate")
         with running():
             iterate_flow(request)
-    show_run(run, store, options)
+    show_run(run, store, options, quiet=quiet)

@@ -54,7 +54,7 @@ def up(
     worker: bool = True,
     options: Stored = STORED,
 ) -> None:
-    """Starts the server and the worker that do not run yet, deploys the flows, and prints how to go on.
+    """Starts the server and the worker that do not run yet, deploys the flows, and prints the next commands.
 
     Args:
         port: Port of the local server; 0 takes a free one.
@@ -137,7 +137,7 @@ def _stopped_on_failure(home: Path) -> Generator[None]:
         after = InstallationRecord.read(home)
         started = [process for process in (after.worker, after.server) if process] if after else []
         started = [process for process in started if before is None or process not in (before.worker, before.server)]
-        for process in started:  # all of them before the first wait, because an interrupted command ends soon
+        for process in started:  # signal all of them before waiting, because an interrupted command ends soon
             end_process(process)
         for process in started:
             stop_process(process)

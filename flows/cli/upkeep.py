@@ -27,7 +27,7 @@ def prune(
     runs: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     /,
     *,
-    parts: str = "training_state,critic_state",
+    parts: str = "optimizer_state,critic_state",
     keep_last: int = 2,
     keep_every: int = 10,
     keep_for: Literal["regrade", "retrain"] = "retrain",
@@ -42,7 +42,7 @@ def prune(
 
     Args:
         runs: Names of runs; by default all runs of the store.
-        parts: Parts of an iteration to remove, separated by commas: training_state, checkpoint, reference, batch,
+        parts: Parts of an iteration to remove, separated by commas: optimizer_state, checkpoint, reference, batch,
             rollouts, critic, critic_state.
         keep_last: Number of a run's last iterations that stay complete.
         keep_every: Every iteration whose number is a multiple of this stays complete; 0 for none.
@@ -88,7 +88,7 @@ def prune(
             table.add_row(write.key, _what(write), _size(write.size_bytes))
         console.print(table)
     for run in awaited(store, runs):
-        print_line(f"{run} is left alone until `deerstalker iterate {run} --until N` has finished its --refresh")
+        print_line(f"{run} is not pruned until `deerstalker iterate {run} --until N` has finished its --refresh")
     outcome = "removed" if yes else "would be removed; --yes removes them"
     counted = f"{len(removals)} artifacts" + (f", {len(writes)} unfinished writes" if writes else "")
     console.print(f"{counted}, {_size(total)}, {outcome}", soft_wrap=True)

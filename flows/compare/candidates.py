@@ -8,7 +8,7 @@ from typing import Any, Literal
 from artifacts.identity import sha256_json
 from artifacts.refs import Checkpoint, Ref
 from artifacts.store.store import Store
-from flows.checks.compared import check_buffer, refuse_value_models
+from flows.checks.compared import check_buffer, refuse_critics
 from flows.checks.learning import check_learns
 from flows.compare.algorithm import algorithm
 from flows.config.recipe import Recipe
@@ -23,7 +23,7 @@ LEARNING = ("grade", "pack", "finetune")
 """The sections of a recipe that a comparison uses."""
 _DIGITS = 12
 _SLUG_CHARACTERS = 200
-"""A folder name has at most 255 characters, and the digits of the digest follow."""
+"""A folder name has at most 255 characters, including the digits of the digest at its end."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def candidates(own: Recipe, names: Sequence[str], overrides: Sequence[str]) -> l
 def starting_weights(
     recipe: Recipe, own: Recipe, policy: Ref[Checkpoint], base: Ref[Checkpoint], store: Store
 ) -> Weights:
-    """Returns the weights that sampled the rollouts, with the training state beside them if the candidate can use it.
+    """Returns the weights that sampled the rollouts, with the optimizer state beside them if the candidate can use it.
 
     A candidate with `carry_state = false` starts with a new state, as in a run of its own. So does a candidate that
     trains other parameters than the run: the run's state lacks their moments and, with LoRA, the parameters themselves.
@@ -111,9 +111,9 @@ def _candidate(name: str, own: Recipe, overrides: Sequence[str]) -> ComparedReci
             if setting != "sample.resample":  # a comparison samples nothing; `mixed_only` replaces this setting
                 section, key = setting.split(".")
                 settings[section][key] = value
-    refuse_value_models(name, source, own)
+    refuse_critics(name, source, own)
     recipe = validate(Recipe, overridden(settings, overrides), name)
-    recipe = recipe.with_rows_of(own.model_dump(mode="json"))  # so that nothing but the algorithm differs
+    recipe = recipe.with_rows_of(own.model_dump(mode="json"))  # so that only the algorithm differs
     check_learns(recipe)
     check_buffer(name, recipe, own)
     resamples = source.sample.resample is not None or recipe.sample.resample is not None

@@ -12,7 +12,7 @@ from artifacts.config import Config
 from artifacts.layout import RunLayout
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
-from artifacts.refs import Batch, Checkpoint, Grades, K, Puzzles, Ref, Report, TrainingState
+from artifacts.refs import Batch, Checkpoint, Grades, K, OptimizerState, Puzzles, Ref, Report
 from artifacts.schemas import ROLLOUTS
 from artifacts.store.store import Store
 from flows.checks.compared import check_compared_rows, refuse_uncomparable
@@ -121,7 +121,7 @@ def _trained_figures(
         batch,
         iteration=number,
         out=at("checkpoint", Checkpoint),
-        state_out=at("training_state", TrainingState),
+        state_out=at("optimizer_state", OptimizerState),
         reference_out=at("reference", Checkpoint),
     )
     report = stages.run(evaluate, own.evaluate, weights.checkpoint, puzzles, split="val", out=at("report", Report))

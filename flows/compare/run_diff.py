@@ -18,7 +18,7 @@ def settings(a: RunRecord, b: RunRecord) -> list[Difference]:
 
 
 def first_parting(a: RunRecord, b: RunRecord) -> dict[str, Any] | None:
-    """Returns iteration and name of the first stage whose artifacts differ, with both digests; None if there is none.
+    """Returns the first stage whose artifacts differ: its iteration and name, and both digests; None if there is none.
 
     Decisions are not compared, because each names its run.
     """

@@ -18,7 +18,7 @@ _TYPES: dict[str, ComputeType] = {"bfloat16": "bf16", "float32": "fp32", "bf16":
 
 
 def compute_types(profile: Profile, hidden: int | None) -> list[str]:
-    """Returns lines for a person: the chosen compute types with their reasons, and a warning if a chosen one is slow.
+    """Returns lines to print: the chosen compute types with their reasons, and a warning if a chosen one is slow.
 
     Args:
         profile: The run's profile.

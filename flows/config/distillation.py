@@ -57,7 +57,7 @@ class DistillationConfig(Config):
         return (self.texts.puzzles or 0) if self.teacher == SOLVER else self.sample.stride
 
     def needs(self) -> list[NeededCapability]:
-        """Returns the abilities of the environment that the settings need."""
+        """Returns the capabilities of the environment that the settings need."""
         required: list[NeededCapability] = []
         if self.teacher == SOLVER and self.texts.written != "answers":
             required.append(
@@ -80,7 +80,7 @@ class DistillationConfig(Config):
         if self.rounds > 1 and self.teacher != STUDENT:
             raise ValueError(f"rounds is {self.rounds}, but the teacher {self.teacher!r} does not change: set it to 1")
         if self.sample.sampling.tool_calls:
-            raise ValueError("sample.sampling.tool_calls: the solver's words are not the teacher's: set it to 0")
+            raise ValueError("sample.sampling.tool_calls adds words of the solver to the teacher's: set it to 0")
         if self.sample.resample is not None:
             raise ValueError("sample.resample replaces groups for GRPO, not for texts: set it to null")
         return self

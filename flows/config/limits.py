@@ -17,7 +17,7 @@ def as_trained(sampling: S, trained: SamplingConfig | None) -> S:
 
     Args:
         sampling: Settings as a person gave them.
-        trained: Settings by which the run's iterations sample; None for a model that is of no run.
+        trained: Settings by which the run's iterations sample; None for a model that belongs to no run.
 
     Raises:
         BadInputError: The settings contradict the limits of the run.
@@ -38,7 +38,7 @@ def evaluated_as_trained(config: EvaluateConfig, trained: SamplingConfig | None)
     followed = config.model_copy(update={"sampled": as_trained(config.sampled, trained)})
     samples, calls = followed.sampled.samples_per_prompt, followed.sampled.tool_calls
     if problem := problem_of(followed.strategies, samples, calls):
-        raise BadInputError("evaluate", problem, "settings that go with those of the run", "set them")
+        raise BadInputError("evaluate", problem, "settings that are compatible with those of the run", "set them")
     return followed
 
 

@@ -4,7 +4,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from artifacts.local.input_files import read_regular
 from artifacts.store.location import local_folder
 from stages.models.from_scratch import ScratchModel
 from stages.models.merging.config import MergedModel
+from stages.models.shape import DecoderShape, describe, families, text_part
 from stages.models.source import (
     FolderModel,
     GgufPackageModel,
@@ -38,6 +39,12 @@ class LayerSizes:
         tied: Whether the output head shares the weights of the embedding.
         head_dim: Width of one head; None if it is not known.
         positions: Longest sequence of the model in tokens; None if it is not known.
+        norms: Number of norms of a layer over its width.
+        norms_heads: Whether queries and keys are normalized.
+        sliding_layers: Number of layers that look back at most `window` tokens.
+        divisible: Whether a tensor group can divide a layer.
+        experts: Number of feed-forward networks of a layer.
+        active: Number of them that compute a token.
     """
 
     vocabulary: int
@@ -49,6 +56,13 @@ class LayerSizes:
     tied: bool
     head_dim: int | None = None
     positions: int | None = None
+    norms: int = 2
+    norms_heads: bool = False
+    sliding_layers: int = 0
+    window: int = 0
+    divisible: bool = True
+    experts: int = 1
+    active: int = 1
 
     @property
     def heads(self) -> tuple[int, int] | None:
@@ -63,7 +77,13 @@ class LayerSizes:
     @property
     def layer(self) -> int:
         """Number of weights in the matrices of a layer."""
-        return self.attention + 3 * self.hidden * self.intermediate
+        router = self.hidden * self.experts if self.experts > 1 else 0
+        return self.attention + 3 * self.hidden * self.intermediate * self.experts + router
+
+    @property
+    def computed(self) -> int:
+        """Number of weights of a layer that compute a token."""
+        return self.layer - 3 * self.hidden * self.intermediate * (self.experts - self.active)
 
     @property
     def head(self) -> int:
@@ -73,7 +93,7 @@ class LayerSizes:
     @property
     def parameters(self) -> int:
         """Number of weights in the model, without biases and head norms (less than a thousandth)."""
-        norms = (2 * self.layers + 1) * self.hidden
+        norms = (self.norms * self.layers + 1) * self.hidden
         return self.layers * self.layer + self.head * (1 if self.tied else 2) + norms
 
 
@@ -128,7 +148,7 @@ def model_size(config: ModelConfig) -> ModelSize:
 
 
 def hidden_size(config: ModelConfig) -> int | None:
-    """Returns the hidden size of a recipe's model; None if that needs fetching or parsing a large file."""
+    """Returns the hidden size of a recipe's model; None if finding it requires a download or parsing a large file."""
     shape = None if isinstance(config, GgufPackageModel) else model_size(config).shape
     return shape.hidden if shape else None
 
@@ -141,11 +161,14 @@ def size_by_name(name: str) -> ModelSize:
 
 
 def shape_of_config(config: Mapping[str, Any]) -> LayerSizes:
-    """Returns the sizes in a Hugging Face config.json.
+    """Returns the sizes in a Hugging Face config.json, of a model of any family.
 
     Raises:
         KeyError: A size is missing.
+        BadInputError: It is of a supported family, and needs a computation that is not supported.
     """
+    if config.get("model_type") in families() or text_part(config) is not None:
+        return _sizes_of(describe(Path("config.json"), config))
     heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
     head_dim = int(config.get("head_dim") or hidden // heads)
     return LayerSizes(
@@ -158,6 +181,27 @@ def shape_of_config(config: Mapping[str, Any]) -> LayerSizes:
         tied=bool(config.get("tie_word_embeddings", False)),
         head_dim=head_dim,
         positions=int(config["max_position_embeddings"]) if "max_position_embeddings" in config else None,
+    )
+
+
+def _sizes_of(shape: DecoderShape) -> LayerSizes:
+    return LayerSizes(
+        vocabulary=shape.vocab_size,
+        hidden=shape.embed_dim,
+        layers=shape.layers,
+        queries=shape.heads * shape.head_dim,
+        keys=shape.kv_heads * shape.head_dim,
+        intermediate=shape.hidden_dim,
+        tied=shape.tied,
+        head_dim=shape.head_dim,
+        positions=shape.max_positions,
+        norms=sum(name is not None for name in asdict(shape.norms).values()),
+        norms_heads=shape.qk_norm is not None,
+        sliding_layers=len(shape.sliding_layers),
+        window=shape.sliding_window or 0,
+        divisible=shape.divisible,
+        experts=shape.experts.count if shape.experts else 1,
+        active=shape.experts.active if shape.experts else 1,
     )
 
 
@@ -190,7 +234,7 @@ def _packaged(package: str, file: str) -> ModelSize:
     try:
         reader = GGUFReader(find_packaged_file(package, file))
     except (BadInputError, ValueError, OSError):
-        return ModelSize(None, f"unknown: {package} does not carry a readable {file}")
+        return ModelSize(None, f"unknown: {package} does not contain a readable {file}")
     fields = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("tokenizer.")}
     kind = fields.get("general.architecture")
     sizes = {name.removeprefix(f"{kind}."): value for name, value in fields.items()}
@@ -216,7 +260,9 @@ def _packaged(package: str, file: str) -> ModelSize:
 def _in_folder(folder: Path) -> ModelSize | None:
     try:
         shape = shape_of_config(json.loads(read_regular(folder / "config.json")))
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, AttributeError):
+    except (
+        BadInputError, OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, AttributeError,
+    ):  # fmt: skip
         return None
     return _of_shape(shape, "by its config.json")
 

@@ -13,14 +13,12 @@ from artifacts.errors import BadInputError
 from flows.config.settings import load_settings
 from stages.answer import AskedApi, AskedCheckpoint
 from stages.answering.prices import HourPrice, TokenPrice, Tokens
-from stages.answering.settings import VARIABLE, Access, ApiRequest
+from stages.answering.settings import Access, ApiRequest, refuse_keys
 from stages.sampling.config import SamplingConfig
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._, -]{0,59}$"
 _OLDEST_DAYS = 365
-"""Age at which a price is too old to buy by."""
-_SECRETS = ("api_key", "key", "token", "secret", "password", "authorization", "headers")
-"""Names of settings that may hold a key."""
+"""Age at which a price is too old for a purchase."""
 
 
 class ExpectedTokens(Config):
@@ -49,12 +47,12 @@ class ApiModel(ApiRequest, Access):
         return AskedApi(**{name: getattr(self, name) for name in ApiRequest.model_fields})
 
     def access(self) -> Access:
-        """Returns the way to its API."""
+        """Returns the settings of the access to its API."""
         return Access(**{name: getattr(self, name) for name in Access.model_fields})
 
 
 class CheckpointModel(Config):
-    """A checkpoint, answered by our own engine."""
+    """A checkpoint, which Deerstalker's own engine samples from."""
 
     name: str = Field(pattern=_NAME, description="Name in tables.")
     kind: Literal["checkpoint"] = Field(description="What the model is.")
@@ -96,18 +94,7 @@ class ModelsFile(Config):
             if not isinstance(model, Mapping):
                 continue
             table = cast("Mapping[str, Any]", model)
-            name = repr(table.get("name"))
-            if secrets := [setting for setting in table if setting.lower() in _SECRETS]:
-                raise BadInputError(
-                    f"model {name}", f"the setting {secrets[0]!r}, which may hold a key (its value is not shown)",
-                    "no key in the file", "set api_key_env to the name of the environment variable that holds it",
-                )  # fmt: skip
-            variable = table.get("api_key_env")
-            if isinstance(variable, str) and not VARIABLE.fullmatch(variable):
-                raise BadInputError(
-                    f"model {name}", "api_key_env is no name of a variable (its value is not shown)",
-                    "the name of an environment variable, such as OPENAI_API_KEY", "never the key itself",
-                )  # fmt: skip
+            refuse_keys(table, f"model {table.get('name')!r}")
         return data
 
     @model_validator(mode="after")

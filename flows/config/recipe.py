@@ -18,6 +18,7 @@ from stages.evaluate import EvaluateConfig
 from stages.finetune import FinetuneConfig
 from stages.grade import GradeConfig, NeededCapability, needs_of
 from stages.grpo.packing import PackConfig
+from stages.models.adapter_config import AdapterConfig
 from stages.models.source import ModelConfig
 from stages.optional.advance import PhaseEnd
 from stages.optional.rate import PassRateConfig
@@ -34,18 +35,18 @@ from stages.training.critic import ValueConfig
 
 
 class PhaseConfig(PhaseEnd):
-    """One phase of a run: when it ends, what it begins with, and the settings in which it differs from the recipe."""
+    """One phase of a run: its end, its start, and the settings in which it differs from the recipe."""
 
     name: str = Field(min_length=1, max_length=40, description="Name of the phase, for people.")
     reference: Literal["kept", "phase_start"] = Field(
         default="kept",
-        description="Reference model of the KL term: that of the phase before, or the checkpoint that this one begins "
-        "with.",
+        description="Reference model of the KL term: the reference of the phase before, or the checkpoint that this "
+        "phase begins with.",
     )
     optimizer: Literal["kept", "fresh"] = Field(
         default="kept",
-        description="`fresh`: the phase begins from the published checkpoint with a new optimizer, as a new process "
-        "does.",
+        description="`fresh`: the phase begins from the published checkpoint with a new optimizer, like a new run. "
+        "`kept`: it continues with the optimizer state.",
     )
     may_shrink: bool = Field(
         default=False, description="Allow a lower limit of completion tokens than in the phase before."
@@ -110,7 +111,7 @@ class Recipe(Config):
     sample: SampleConfig = Field(default_factory=SampleConfig)
     grade: GradeConfig = Field(default_factory=GradeConfig)
     value: ValueConfig | None = Field(
-        default=None, description="A value model, which gives each token its advantage; null: none."
+        default=None, description="A critic, which gives each token its advantage; null: none."
     )
     teach: TeachConfig | None = Field(
         default=None, description="On-policy distillation: a teacher judges the tokens of the rollouts; null: none."
@@ -144,7 +145,7 @@ class Recipe(Config):
 
     @property
     def learns_from_advantages(self) -> bool:
-        """Whether nothing is learned if every advantage is 0; false if right completions are imitated anyway."""
+        """Whether nothing is learned if every advantage is 0; false if right completions are imitated in any case."""
         loss = self.finetune.loss
         return self.pack.uniform_groups == "dropped" or not (loss.kind == "cross_entropy" or loss.positive_nll)
 
@@ -221,13 +222,20 @@ class Recipe(Config):
 
     @property
     def most_in_flight(self) -> int | None:
-        """Largest number of completions that a phase asks for at once; None if a phase asks for all train puzzles."""
+        """Largest number of completions that a phase requests at once; None if a phase requests all train puzzles."""
         if self.rate is not None or (self.distil is not None and self.distil.samples):
             return None
         samples = [part.sample for part in self.parts]
         most = [sample.puzzles_per_iteration * sample.sampling.samples_per_prompt for sample in samples]
         most += [each.puzzles * each.sampled.samples_per_prompt for each in (self.evaluate, self.final)]
         return max(most)
+
+    @property
+    def published_adapter(self) -> AdapterConfig | None:
+        """The LoRA adapter of the iterations' checkpoints, that of the highest rank; None if there is none."""
+        trained = [part.finetune.trainable for part in self.parts]
+        adapters = [config.adapter for config in trained if config.publishes_adapter and config.adapter]
+        return max(adapters, key=lambda adapter: adapter.rank, default=None)
 
     @property
     def rates_itself(self) -> bool:
@@ -242,7 +250,7 @@ class Recipe(Config):
                 "drop it, and evaluate the run on the file with `deerstalker evaluate --puzzles FILE`"
             )
         self._check_abilities()
-        self._check_value_model()
+        self._check_critic()
         warm_start_puzzles = self.warm_start.puzzles if self.warm_start else 0
         taught_puzzles = self.distil.puzzles_per_round if self.distil else 0
         for value, name, bound, bound_name in (
@@ -280,13 +288,13 @@ class Recipe(Config):
                 f"{', '.join(sorted(rated))}: add the model to rate.models"
             )
 
-    def _check_value_model(self) -> None:
-        """Refuses settings of advantages that a value model replaces, and `positive_nll` without `pack.mark_right`."""
+    def _check_critic(self) -> None:
+        """Refuses settings of advantages that a critic replaces, and `positive_nll` without `pack.mark_right`."""
         advantage = self.grade.advantage
         if self.value is not None and (advantage.baseline, advantage.level) != ("none", "outcome"):
             raise ValueError(
                 f"grade.advantage has baseline {advantage.baseline!r} and level {advantage.level!r}, but the baseline "
-                "is the value model: set baseline and scale to none, and level to outcome"
+                "is the critic: set baseline and scale to none, and level to outcome"
             )
         if self.finetune.loss.positive_nll and not self.pack.mark_right:
             raise ValueError(
@@ -294,7 +302,7 @@ class Recipe(Config):
             )
 
     def _check_ahead(self) -> None:
-        """Refuses settings that need iteration i before iteration i + 1 is sampled, and a loss without correction."""
+        """Refuses settings that need iteration i before i + 1 is sampled, and a loss that does not correct for it."""
         if self.phases:
             raise ValueError("iterate_ahead samples before it is known which of `phases` comes next: set it to 0")
         if self.rates_itself:
@@ -327,7 +335,7 @@ class Recipe(Config):
             raise ValueError("teach needs sample.sampling.temperature above 0, so that the policy explores")
 
     def _check_abilities(self) -> None:
-        """Refuses settings that need an ability or a grader that the environment lacks."""
+        """Refuses settings that need a capability or a grader that the environment lacks."""
         required = needs_of(self.grade)
         if self.warm_start and self.warm_start.text == "derivations":
             required.append(
@@ -364,7 +372,7 @@ class Recipe(Config):
         puzzle = self.puzzles.puzzle
         for config in (puzzle,) if isinstance(puzzle, SourceConfig) else puzzle.tasks:
             if isinstance(config, PuzzleConfig | ZebraConfig):
-                continue  # they have every ability, and loading their solvers would take 0.3 s
+                continue  # they have every capability, and loading their solvers would take 0.3 s
             chosen = environment.of(config)
             for need in required:
                 if reason := missing(chosen, need.capability):

@@ -41,7 +41,7 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def located_beside(name: str, puzzles: PrepareConfig) -> PrepareConfig:
-    """Returns the settings of a puzzle set with the facts of its source, whose file stands beside a settings file.
+    """Returns the settings of a puzzle set with the facts of its source, whose file is beside a settings file.
 
     Args:
         name: Name or path of the settings file; the files of a name are in the working folder.
@@ -56,7 +56,7 @@ def located_beside(name: str, puzzles: PrepareConfig) -> PrepareConfig:
 
 
 def _folder(name: str) -> Path:
-    """Returns the folder of a settings file; that of a name is the working folder."""
+    """Returns the folder of a settings file; the working folder for a name."""
     return Path(name).parent if name.endswith(".toml") else Path()
 
 

@@ -1,4 +1,4 @@
-"""Reads TOML files of settings into config models; quick to import."""
+"""Reads TOML files of settings into config models; imports only fast modules."""
 
 import json
 import re
@@ -61,7 +61,7 @@ def load_settings(model: type[M], folder: str, name: str, overrides: Sequence[st
 def overridden(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Applies changes to settings, `section.key=value` each, and returns the settings with each "null" as None.
 
-    TOML has no null, so the string "null" stands for it. `data` is changed.
+    TOML has no null, so the string "null" represents it. `data` is changed.
 
     Raises:
         BadInputError: A change is not `key=value`, uses a value as a section, or is nested too deeply.

@@ -55,5 +55,5 @@ def required_suite(suite: str | None) -> str:
 
 
 def suite_key(suite: str) -> str:
-    """Returns the name of a suite in keys and reports: that of its file without folder and `.toml`."""
+    """Returns the name of a suite in keys and reports: its file's name without folder and `.toml`."""
     return PurePath(suite).stem if suite.endswith(".toml") else suite

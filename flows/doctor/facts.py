@@ -61,7 +61,7 @@ class MachineFacts:
 
     @property
     def room_bytes(self) -> int:
-        """Memory that this process could use on an idle machine."""
+        """Memory that this process could use if no other program ran."""
         return self.memory_bytes if self.limit_bytes is None else self.limit_bytes
 
 
@@ -74,7 +74,7 @@ class SoftwareFacts:
         extras: Versions of the optional packages, None for one that is not installed.
         torch: Version of torch; empty if it is not installed.
         torch_cuda: Release of CUDA that torch was built for; None for a build for CPUs.
-        no_compiler: What a program that compiles kernels for GPUs lacks, in words.
+        no_compiler: Missing parts of a compiler of GPU kernels, in words.
     """
 
     python: str

@@ -1,6 +1,6 @@
 """Estimates whether a recipe fits a machine: memory, disk space, and the time of an iteration.
 
-The estimates are computed from sizes and from constants, which were measured as the comments say.
+The estimates are computed from sizes and from measured constants; comments give the measurements.
 """
 
 import math
@@ -19,13 +19,13 @@ from flows.plan.cluster import Cluster, Gpu, gpu_of
 from flows.plan.host import engine_bytes, program_bytes, replica_count
 from flows.plan.plan import GIB, memory_of, process_memory
 from flows.plan.time import ON_CPUS, ON_GPUS, iteration_times
-from flows.plan.workload import most_work_of, not_counted, state_bytes, work_of
+from flows.plan.workload import checkpoint_bytes, most_work_of, not_counted, state_bytes, states_of, work_of
 from stages.context import Profile
 from stages.environments import environment
 from stages.environments.capabilities import AnswersCalls, needs
 from stages.environments.config import GeneratorConfig, SourceConfig
 from stages.environments.generate import generate_nth
-from stages.environments.solver_tool import write_told
+from stages.environments.solver_tool import write_tool_output
 from stages.hardware.compute_type import ComputeType
 from stages.prepare import identity_of
 
@@ -78,12 +78,12 @@ def fit_checks(
         return [Check("model", "warning", str(size), remedy)]
     engine, engine_on_cuda = hardware.engine, devices[1] == "cuda"
     replicas = replica_count(engine, size, machine.cores, len(machine.gpus), cuda=engine_on_cuda)
-    told = told_tokens(recipe)
+    tool_tokens = tool_output_tokens(recipe)
     need = Need(
         trainer_bytes=trainer_bytes(recipe, hardware, size, types[0], cuda=devices[0] == "cuda"),
         engine_bytes=engine_bytes(engine, size, types[1], replicas, cuda=engine_on_cuda),
-        store_bytes=store_bytes(recipe, size, told),
-        seconds=iteration_seconds(recipe, hardware, size, machine, devices, gflops, told),
+        store_bytes=store_bytes(recipe, size, tool_tokens),
+        seconds=iteration_seconds(recipe, hardware, size, machine, devices, gflops, tool_tokens),
         not_counted=not_counted(recipe),
         replicas=replicas,
     )
@@ -124,7 +124,7 @@ def trainer_bytes(
     return hardware.trainer.world * process_memory(recipe, hardware.trainer, size, compute, cuda=cuda).peak
 
 
-def told_tokens(recipe: Recipe) -> int:
+def tool_output_tokens(recipe: Recipe) -> int:
     """Returns roughly how many tokens an answer of the solver has; 0 if completions do not call the solver.
 
     The estimate is the answer to a call with all clues of the first puzzle, the longest over the recipe's environments.
@@ -136,34 +136,34 @@ def told_tokens(recipe: Recipe) -> int:
     for task in recipe.puzzles.puzzle.tasks:
         puzzle = generate_nth(task, recipe.puzzles.seed, 0)
         solver = needs(environment.get(puzzle.environment), AnswersCalls, "sampling.tool_calls", "set it to 0")
-        answers.append(write_told(solver.told(solver.asked(puzzle), puzzle)))
+        answers.append(write_tool_output(solver.tool_output(solver.asked(puzzle), puzzle)))
     return math.ceil(max(map(len, answers)) / _CHARACTERS_A_TOKEN)
 
 
-def store_bytes(recipe: Recipe, size: ModelSize, told: int = 0) -> float:
+def store_bytes(recipe: Recipe, size: ModelSize, tool_tokens: int = 0) -> float:
     """Returns the bytes that a whole run adds to its store without pruning.
 
     With N parameters, of which L are trained, and m bytes of a number in the master type:
 
     * once: the model, the result of the warm start and that of each round of distillation, 2 N each; a step checkpoint
-      of the size of a training state;
-    * in each iteration: the checkpoint 2 N; with `carry_state`, the training state (masters and moments of the trained
-      weights 3 m L, and 2 for each frozen weight); an averaged reference 4 N; 24 for each token of a completion; of
-      a value model its checkpoint and its training state.
+      of the size of an optimizer state;
+    * in each iteration: the checkpoint 2 N, or 4 L if it is an adapter; with `carry_state`, the optimizer state
+      (masters and moments of trained weights 3 m L, and 2 for each frozen weight, which the state of an adapter leaves
+      out); an averaged reference 4 N; 24 for each token of a completion; of a critic its checkpoint and its state.
 
     Args:
-        told: See `told_tokens`.
+        tool_tokens: See `tool_output_tokens`.
     """
     assert size.parameters is not None
     total, tune = size.parameters, recipe.finetune
     state = state_bytes(tune.trainable, tune.optimizer.master_dtype, size)
     sampling = recipe.sample.sampling
     completions = recipe.sample.stride * sampling.samples_per_prompt
-    tokens = completions * (sampling.max_tokens + sampling.tool_calls * told)
-    iteration = 2 * total + (state if tune.carry_state else 0) + _DISK_BYTES_A_TOKEN * tokens
+    tokens = completions * (sampling.max_tokens + sampling.tool_calls * tool_tokens)
+    checkpoint = checkpoint_bytes(tune.trainable, size)
+    iteration = checkpoint + sum(states_of(recipe, size)) + _DISK_BYTES_A_TOKEN * tokens
     iteration += 4 * total if tune.reference == "ema" else 0
-    if recipe.value is not None:
-        iteration += 2 * total + state_bytes(recipe.value.trainable, recipe.value.optimizer.master_dtype, size)
+    iteration += 2 * total if recipe.value else 0
     rounds = recipe.distil.rounds if recipe.distil else 0
     once = ((4 if recipe.warm_start else 2) + 2 * rounds) * total + state
     return once + recipe.iterations * iteration
@@ -176,7 +176,7 @@ def iteration_seconds(
     machine: MachineFacts,
     devices: tuple[Device, Device],
     gflops: float | None,
-    told: int = 0,
+    tool_tokens: int = 0,
 ) -> tuple[float, float] | None:
     """Returns the lowest and highest estimate of an iteration's seconds, with its evaluation on `val`.
 
@@ -189,7 +189,7 @@ def iteration_seconds(
     Args:
         devices: Devices of the trainer and of the engine.
         gflops: Rate of matrix products in the trainer's type on one core, in GFLOP/s; None if it was not measured.
-        told: See `told_tokens`.
+        tool_tokens: See `tool_output_tokens`.
 
     Returns:
         None if the shape of the model or the rates of the devices are unknown.
@@ -211,17 +211,16 @@ def iteration_seconds(
         cores = machine.usable_cores
         rates = [gflops * 1e9 * count for count in (max(1.0, cores), min(1.0, cores))]
         cache_bytes = math.inf if engine.kv_cache_gib is None else engine.kv_cache_gib * GIB
-        whole = {"tensor_parallel": 1, "processes": 1, "nodes": 1}  # the cores count in the rate
+        whole = {"tensor_parallel": 1, "processes": 1, "nodes": 1}  # the rate includes the cores
         trainer, engine = trainer.model_copy(update=whole), engine.model_copy(update={"tensor_parallel_size": 1})
         ends = [
             (Cluster(Gpu("CPU", 0, machine.memory_bytes, rate, math.inf, math.inf, math.inf), 1), reached)
             for rate, reached in zip(rates, ON_CPUS, strict=True)
         ]
-    tune = recipe.finetune
-    state = state_bytes(tune.trainable, tune.optimizer.master_dtype, size) if tune.carry_state else 0.0
+    written = checkpoint_bytes(recipe.finetune.trainable, size), *states_of(recipe, size)
     low, high = (
-        iteration_times(recipe, shape, work, cluster, trainer, engine, cache_bytes, state, reached).iteration
-        for work, (cluster, reached) in zip((work_of(recipe), most_work_of(recipe, told)), ends, strict=True)
+        iteration_times(recipe, shape, work, cluster, trainer, engine, cache_bytes, *written, reached).iteration
+        for work, (cluster, reached) in zip((work_of(recipe), most_work_of(recipe, tool_tokens)), ends, strict=True)
     )
     return low, high
 

@@ -1,6 +1,6 @@
 """The hardware settings of a profile, and the devices and compute types that follow on this machine.
 
-Quick to import, unlike `flows.config.recipes`.
+This module loads fast, unlike `flows.config.recipes`.
 """
 
 from collections.abc import Sequence

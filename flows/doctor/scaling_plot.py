@@ -9,7 +9,7 @@ _PARTS = (("sample", SAMPLED), ("train", GREEDY), ("save", MUTED))
 def scaling_plot(made: Plan, recipe: str) -> bytes:
     """Returns a PNG: stacked seconds of sampling, training and saving, as bars over 1 to 64 GPUs of the plan's kind.
 
-    Above each bar stands the name of the term that takes longest, or `memory` where nothing fits.
+    The label of each bar is the name of the term that takes longest, or `memory` if nothing fits.
 
     Args:
         recipe: Name of the recipe, for the title.

@@ -1,9 +1,9 @@
-"""Value models of runs: the one that a run starts with, and the call of the stage `value` in an iteration."""
+"""Critics of runs: the one that a run starts with, and the call of the stage `value` in an iteration."""
 
 from typing import Any
 
 from artifacts.reading import Artifact, is_published
-from artifacts.refs import Checkpoint, Critic, Grades, Ref, Rollouts, TrainingState, Values
+from artifacts.refs import Checkpoint, Critic, Grades, OptimizerState, Ref, Rollouts, Values
 from flows.lookup.critics import stored_critic, stored_parts
 from flows.lookup.preparation import Pretraining
 from flows.session.session import Session
@@ -15,7 +15,7 @@ from stages.training.saved_state import state_beside
 
 
 def first_critic(run: Session, policy: Ref[Checkpoint]) -> Weights | None:
-    """Returns the value model before iteration 1, pretrained if the recipe says so; None without a value model.
+    """Returns the critic before iteration 1, pretrained if the recipe requires it; None without a critic.
 
     Args:
         run: The run.
@@ -40,15 +40,15 @@ def first_critic(run: Session, policy: Ref[Checkpoint]) -> Weights | None:
         _pretraining_inputs(run, config.pretrain, "rollouts"),
         _pretraining_inputs(run, config.pretrain, "grades"),
         out=run.address(run.layout.first_critic("critic"), Critic),
-        state_out=run.address(run.layout.first_critic("critic_state"), TrainingState),
+        state_out=run.address(run.layout.first_critic("critic_state"), OptimizerState),
     )
     steps, chosen = Artifact.open(store, critic.checkpoint).manifest.facts["steps"], config.pretrain
-    run.live.line(f"value model: {Pretraining(chosen.run, chosen.first, chosen.last, len(steps)).line()}")
+    run.live.line(f"critic: {Pretraining(chosen.run, chosen.first, chosen.last, len(steps)).line()}")
     return critic
 
 
 def _pretraining_inputs(run: Session, config: PretrainConfig, part: str) -> list[Ref[Any]]:
-    """Returns the rollouts or grades on which the value model of a run is pretrained.
+    """Returns the rollouts or grades on which the critic of a run is pretrained.
 
     Once it is pretrained, its manifest names them, so the run continues even if the other run has been removed.
     """
@@ -62,7 +62,7 @@ def _pretraining_inputs(run: Session, config: PretrainConfig, part: str) -> list
 def valued(
     run: Session, critic: Weights | None, rollouts: Ref[Rollouts], grades: Ref[Grades], n: int
 ) -> tuple[Ref[Values] | None, Weights | None]:
-    """Returns the values of iteration `n` and the value model after it; None for both without a value model."""
+    """Returns the values of iteration `n` and the critic after it; None for both without a critic."""
     if critic is None or run.recipe.value is None:
         return None, None
     result = run.run(
@@ -74,6 +74,6 @@ def valued(
         iteration=n,
         out=run.at(n, "values", Values),
         critic_out=run.at(n, "critic", Critic),
-        state_out=run.at(n, "critic_state", TrainingState),
+        state_out=run.at(n, "critic_state", OptimizerState),
     )
     return result.values, result.critic

@@ -1,4 +1,4 @@
-"""The judges of a run: models that give tokens their advantages. Most recipes have none."""
+"""The judges of a run: models that assign advantages to tokens. Most recipes have none."""
 
 from dataclasses import dataclass, replace
 
@@ -16,7 +16,7 @@ class Judges:
 
     Attributes:
         teacher: Model whose probabilities judge tokens; None without one, or if the policy judges itself with a hint.
-        critic: Value model with its training state; None without one.
+        critic: Critic with its optimizer state; None without one.
     """
 
     teacher: Ref[Checkpoint] | None = None
@@ -29,7 +29,7 @@ class Judged:
 
     Attributes:
         grades: The grades, or those with the teacher's advantages.
-        values: Values and advantages of tokens; None without a value model.
+        values: Values and advantages of tokens; None without a critic.
         judges: The judges after the iteration.
     """
 

@@ -13,8 +13,11 @@ from stages.environments.puzzle import Taught
 from stages.fetch import fetch, identity_of
 from stages.merge import identity_of as identity_of_merge
 from stages.merge import merge
+from stages.models.from_scratch import ScratchModel
 from stages.models.merging.config import MergedModel
-from stages.models.source import FolderModel, ModelConfig, StoredModel
+from stages.models.source import ChatModel, FolderModel, ModelConfig, StoredModel
+from stages.optional.adopt import adopt
+from stages.optional.adopt import identity_of as identity_of_adapter
 
 
 def fetched(stages: Stages, name: str, puzzles: Ref[Puzzles]) -> Ref[Checkpoint]:
@@ -49,6 +52,10 @@ def fetched_source(
         puzzles: Puzzles whose texts give the vocabulary of a model made from scratch.
         taught: Texts that the warm start teaches and that the vocabulary must cover; None for answers.
     """
+    if not isinstance(source, ScratchModel | MergedModel) and source.adapter is not None:
+        base = fetched_source(stages, source.model_copy(update={"adapter": None}), puzzles, taught)
+        key = shared_key(Shared.MODELS, "adapter", identity_of_adapter(source.adapter, base))
+        return stages.run(adopt, source.adapter, base, out=stages.address(key, Checkpoint))
     if isinstance(source, StoredModel):
         return published_checkpoint(source.name, stages.ctx.store)
     if isinstance(source, MergedModel):
@@ -90,7 +97,8 @@ def fetched_from_a_lost_folder(source: FolderModel, store: Store) -> Ref[Checkpo
     """Returns the model that was last fetched from a missing local folder; None if it exists or was never fetched."""
 
     def same(made: Manifest) -> bool:
-        asked = made.facts.get("folder"), made.identity.config.get("system_prompt")
-        return asked == (source.path, source.system_prompt)
+        asked = source.identity()
+        of_model = {name: value for name, value in made.identity.config.items() if name in ChatModel.model_fields}
+        return made.facts.get("folder") == asked.pop("path") and {"source": source.source, **of_model} == asked
 
     return made_from_a_lost_source(source.path, Shared.MODELS, source.source, same, store)

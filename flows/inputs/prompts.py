@@ -13,24 +13,24 @@ from flows.config.settings import validate
 from flows.lookup.preparation import dropped_line
 from flows.session.calls import Stages
 from flows.session.session import Session
-from stages.count import address_of, count
-from stages.optional import shorten as shortening
-from stages.optional.shorten import ShortenConfig, shorten
+from stages.count_tokens import address_of, count_tokens
+from stages.optional import drop_overlong as dropping
+from stages.optional.drop_overlong import DropOverlongConfig, drop_overlong
 from stages.prepare import SPLITS
 
 _OTHERS = "use a model with a longer context, or leave such puzzles out of the set"
-"""Remedy for models beside the policy, such as teachers: `puzzles.overlong` is about the policy's context."""
+"""Remedy for models other than the policy, such as teachers: `puzzles.overlong` is for the policy's context."""
 
 
 def counted(stages: Stages, model: Ref[Checkpoint], puzzles: Ref[Puzzles]) -> Ref[PromptLengths]:
     """Returns the tokens of each prompt of a set under a model's tokenizer; counts them unless the store has them."""
-    return stages.run(count, model, puzzles, out=address_of(stages.ctx.store, model, puzzles))
+    return stages.run(count_tokens, model, puzzles, out=address_of(stages.ctx.store, model, puzzles))
 
 
 def fitting_puzzles(run: Session, model: Ref[Checkpoint], puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles], list[int]]:
     """Returns the puzzles of a run whose prompts leave room for an answer, and the tokens of their train prompts.
 
-    The puzzles are the set itself, or a shorter one if the recipe drops overlong prompts.
+    The puzzles are the set itself, or one without overlong prompts if the recipe drops them.
 
     Raises:
         BadInputError: A prompt leaves no room and the recipe does not drop it, or too few puzzles are left.
@@ -42,21 +42,21 @@ def fitting_puzzles(run: Session, model: Ref[Checkpoint], puzzles: Ref[Puzzles])
         remedy = 'set puzzles.overlong = "drop" to leave such puzzles out, or use a model with a longer context'
         _refuse(overlong, limit, model, remedy)
     elif not overlong.is_empty():
-        puzzles = _shortened(run, puzzles, lengths, int(limit))
+        puzzles = _dropped(run, puzzles, lengths, int(limit))
     fitting = prompts.filter(pl.col("tokens") < limit, pl.col("split") == "train")
     return puzzles, fitting["tokens"].to_list()
 
 
-def _shortened(run: Session, puzzles: Ref[Puzzles], lengths: Ref[PromptLengths], limit: int) -> Ref[Puzzles]:
-    config = ShortenConfig(context_tokens=limit)
-    out = shortening.address_of(run.ctx.store, config, puzzles, lengths)
-    shorter = run.run(shorten, config, puzzles, lengths, out=out)
-    facts = Artifact.open(run.ctx.store, shorter).manifest.facts
+def _dropped(run: Session, puzzles: Ref[Puzzles], lengths: Ref[PromptLengths], limit: int) -> Ref[Puzzles]:
+    config = DropOverlongConfig(context_tokens=limit)
+    out = dropping.address_of(run.ctx.store, config, puzzles, lengths)
+    kept = run.run(drop_overlong, config, puzzles, lengths, out=out)
+    facts = Artifact.open(run.ctx.store, kept).manifest.facts
     run.live.line(dropped_line(facts))
     left = {split: facts[split] for split in SPLITS if split in facts}
     recipe = run.recipe.model_dump(mode="json")
     validate(Recipe, {**recipe, "puzzles": {**recipe["puzzles"], **left}}, "puzzles without overlong prompts")
-    return shorter
+    return kept
 
 
 def refuse_overlong(stages: Stages, model: Ref[Checkpoint], puzzles: Ref[Puzzles], split: str) -> None:
@@ -75,7 +75,7 @@ def _refuse(overlong: pl.DataFrame, limit: float, model: Ref[Checkpoint], remedy
     longest = overlong.sort("tokens", descending=True).row(0, named=True)
     others = f", and {len(overlong) - 1} more overlong prompts" if len(overlong) > 1 else ""
     raise BadInputError(
-        f"puzzle {longest['puzzle_id']} of {longest['split']}",
+        f"puzzle {longest['prompt_id']} of {longest['split']}",
         f"a prompt of {longest['tokens']} tokens{others}",
         f"fewer than {limit}, the context of {model.key}",
         remedy,

@@ -37,10 +37,10 @@ def publish_set(stages: Stages, config: PrepareConfig, name: str = "set") -> Ref
     """Publishes the puzzle set of a config unless it exists, and returns it; runs with the same config share it.
 
     If a file of questions no longer exists, the set that was last made from it is used. So a run can continue on a
-    machine without that file.
+    machine without that file. Files of the hub and of web servers are read once: the set made from them stays the same.
     """
     if isinstance(config.puzzle, SourceConfig) and (made := made_from_a_lost_file(config, stages.ctx.store)):
-        stages.ctx.log.warning("%s does not exist; using the set made from it: %s", config.puzzle.location, made.key)
+        stages.ctx.log.warning("%s is not read; using the set made from it: %s", config.puzzle.location, made.key)
         return made
     identity = identity_of(config)
     out = stages.address(shared_key(Shared.PUZZLES, name, identity), Puzzles)
@@ -49,12 +49,12 @@ def publish_set(stages: Stages, config: PrepareConfig, name: str = "set") -> Ref
     return stages.run(prepare, config, out=out)
 
 
-_CONTENT = ("sha256", "math_verify")
-"""What the identity of a set names beside its config: the file's content and what reads it."""
+_CONTENT = ("sha256", "dataset", "commit", "files", "math_verify")
+"""What the identity of a set names beside its config: the content of the files and what reads it."""
 
 
 def made_from_a_lost_file(config: PrepareConfig, store: Store) -> Ref[Puzzles] | None:
-    """Returns the set last made from a local file of questions that is missing; None if the file exists or no set does.
+    """Returns the set last made from a file of questions that is missing or not on this machine; else None.
 
     Args:
         config: The set's config, with a file of questions.

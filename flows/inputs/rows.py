@@ -15,9 +15,10 @@ from flows.plan.workload import Lengths
 from flows.session.session import Session
 from stages.environments.capabilities import AnswersCalls, needs
 from stages.environments.environment import get
-from stages.environments.solver_tool import UNREADABLE, write_told
+from stages.environments.solver_tool import UNREADABLE, write_tool_output
 from stages.environments.tables import puzzles_by_id
 from stages.models.json_file import read_json
+from stages.models.shape import read_shape
 from stages.models.tokenizers.chat import chat_tokenizer
 from stages.sampling.collect import longest_sequence
 
@@ -28,7 +29,7 @@ _LONGER_NAMES = 1.5
 
 
 def settle_rows(run: Session, weights: Ref[Checkpoint], puzzles: Ref[Puzzles], prompts: Sequence[int]) -> None:
-    """Gives each `pack.row_tokens` of the run's recipe its number, and refuses rows that a completion may exceed.
+    """Decides each `pack.row_tokens` of the run's recipe, and refuses rows that a completion may exceed.
 
     Call it before the run stores anything. A run that has begun keeps the numbers of its frozen recipe.
 
@@ -38,8 +39,8 @@ def settle_rows(run: Session, weights: Ref[Checkpoint], puzzles: Ref[Puzzles], p
         prompts: Tokens of each of its train prompts.
 
     Raises:
-        BadInputError: A written number is too small for the longest prompt with a completion of `max_tokens`, or the
-            memory of this machine is too small for such a row.
+        BadInputError: A written number is too small for the longest prompt with a completion of `max_tokens`, the
+            memory of this machine is too small for such a row, or the model lacks what adapters or loss need.
     """
     store = run.ctx.store
     if store.exists(run.layout.recipe):
@@ -49,9 +50,13 @@ def settle_rows(run: Session, weights: Ref[Checkpoint], puzzles: Ref[Puzzles], p
     calls = any(part.sample.sampling.tool_calls for part in written.parts)
     lengths = Lengths(
         max(prompts, default=1),
-        _told_tokens(store, puzzles, folder) if calls else 0,
+        _tool_output_tokens(store, puzzles, folder) if calls else 0,
         longest_sequence(folder, run.ctx.profile.engine.max_model_len),
     )
+    for finetune in (part.finetune for part in written.parts):
+        finetune.loss.check_model(read_shape(folder))
+        if finetune.trainable.parameters == "lora":
+            finetune.trainable.adapted(read_shape(folder))
     shape = shape_of_config(read_json(folder / "config.json"))
     size = ModelSize(shape.parameters, "by its config.json", shape)
     run.recipe = with_rows(written, run.ctx.profile, lengths=lengths, size=size)
@@ -60,13 +65,13 @@ def settle_rows(run: Session, weights: Ref[Checkpoint], puzzles: Ref[Puzzles], p
         run.live.line(line)
 
 
-def _told_tokens(store: Store, puzzles: Ref[Puzzles], folder: Path) -> int:
+def _tool_output_tokens(store: Store, puzzles: Ref[Puzzles], folder: Path) -> int:
     """Returns a bound of the tokens of the solver's answers: to calls with all clues, which answer every question."""
     train = Artifact.open(store, puzzles).read_table("train.parquet", PUZZLES)
     tokenizer = chat_tokenizer(folder)
     longest = 0
     for puzzle in puzzles_by_id(train.head(_ASKED_PUZZLES)).values():
         solver = needs(get(puzzle.environment), AnswersCalls, "sample.sampling.tool_calls", "set it to 0")
-        sentences = [UNREADABLE, *solver.told(solver.asked(puzzle), puzzle)]
-        longest = max(longest, len(tokenizer.text_ids(write_told(sentences))))
+        sentences = [UNREADABLE, *solver.tool_output(solver.asked(puzzle), puzzle)]
+        longest = max(longest, len(tokenizer.text_ids(write_tool_output(sentences))))
     return int(_LONGER_NAMES * longest)

@@ -15,7 +15,7 @@ from stages.sample import sample
 
 
 def trained_on_texts(run: Session, student: Ref[Checkpoint], puzzles: Ref[Puzzles]) -> Ref[Checkpoint]:
-    """Returns the student after the warm start and after the rounds with a teacher; itself if the recipe has neither.
+    """Returns the student after the warm start and the rounds with a teacher; unchanged if the recipe has neither.
 
     Raises:
         BadInputError: There are too few puzzles, a text cannot be trained on, there is no such teacher, or none of its
@@ -24,7 +24,8 @@ def trained_on_texts(run: Session, student: Ref[Checkpoint], puzzles: Ref[Puzzle
     recipe = run.recipe
     if recipe.warm_start is not None:
         out = run.address(run.layout.sft(WARM_START, "checkpoint"), Checkpoint, label="warm-start")
-        student = run.run(sft, recipe.warm_start, student, puzzles, out=out)
+        limit = recipe.sample.sampling.max_tokens
+        student = run.run(sft, recipe.warm_start, student, puzzles, max_tokens=limit, out=out)
     return student if recipe.distil is None else _distilled(run, recipe.distil, student, puzzles)
 
 

@@ -155,7 +155,8 @@ def published_checkpoint(name: str, store: Store) -> Ref[Checkpoint]:
 
 
 def trained_sampling(name: str, store: Store) -> SamplingConfig | None:
-    """Returns the settings by which the iterations of a checkpoint's run sample; None for a model that is of no run.
+    """Returns the settings by which the iterations of a checkpoint's run sample; None for a model that belongs to no
+    run.
 
     Args:
         name: A name as `find_checkpoint` takes it.

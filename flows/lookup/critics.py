@@ -1,4 +1,4 @@
-"""Finds value models, and the iterations on which they are pretrained."""
+"""Finds critics, and the iterations on which they are pretrained."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from stages.training.critic import PretrainConfig
 
 
 def stored_critic(name: str, store: Store) -> Ref[Any]:
-    """Returns the value model with a name RUN@ITERATION.
+    """Returns the critic with a name RUN@ITERATION.
 
     Raises:
         BadInputError: The store does not have it.
@@ -21,13 +21,13 @@ def stored_critic(name: str, store: Store) -> Ref[Any]:
         return Artifact.at(store, RunLayout(run).iteration(int(number), "critic"), Critic).ref
     except BadInputError as error:
         raise BadInputError(
-            f"value.source: {name}", f"no value model in {store.url}", "that of a finished iteration",
+            f"value.source: {name}", f"no critic in {store.url}", "that of a finished iteration",
             "name a run whose recipe has a section [value]",
         ) from error  # fmt: skip
 
 
 def stored_parts(config: PretrainConfig, part: str, store: Store) -> list[Ref[Any]]:
-    """Returns the rollouts or grades of the iterations on which a value model is pretrained.
+    """Returns the rollouts or grades of the iterations on which a critic is pretrained.
 
     Raises:
         BadInputError: The store lacks one of them.

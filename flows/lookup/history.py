@@ -10,7 +10,7 @@ from artifacts.errors import BadInputError
 from artifacts.layout import RUNS, RunLayout, artifact_of, runs_in
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact, is_published
-from artifacts.refs import Critic, Kind, Levels, Puzzles, Report, Texts, TrainingState
+from artifacts.refs import Critic, Kind, Levels, OptimizerState, Puzzles, Report, Texts
 from artifacts.store.store import MissingKeyError, Store
 from artifacts.verification import Damage, noted, noted_strays
 from flows.config.recipe import Recipe
@@ -32,7 +32,7 @@ class IterationRecord:
         number: Its number.
         manifests: The manifests that it has published so far, by stage.
         alarm: Its comparison of reward with held-out accuracy (see `with_alarms`); None if there is none.
-        state: The manifest of its training state; None if there is none.
+        state: The manifest of its optimizer state; None if there is none.
     """
 
     number: int
@@ -72,7 +72,7 @@ class RunRecord:
         suites: Reports of backfills (see `flows.backfill`), by suite and iteration.
         texts: Selections of a teacher's texts, by round; empty without a distillation.
         levels: Pass rates from before the first iteration; None without them.
-        first_critic: The pretrained value model; None without one.
+        first_critic: The pretrained critic; None without one.
         shorter: The puzzle set that is left without overlong prompts; None if the run has the whole set.
     """
 
@@ -130,7 +130,7 @@ class RunOverview:
     promoted: Promoted | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the run as it stands in JSON documents."""
+        """Returns the run as JSON documents contain it."""
         return {**vars(self), "promoted": self.promoted and self.promoted.as_json()}
 
 
@@ -194,7 +194,7 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None) -> Run
         for stage, part in {**PARTS, STATE: STATE}.items()
         if (key := layout.iteration(number, part)) in published
     }
-    kinds = {**KINDS, STATE: TrainingState}
+    kinds = {**KINDS, STATE: OptimizerState}
     manifests = _manifests(store, keys_of_stages, damaged, {at: kinds[at[1]] for at in keys_of_stages})
     iterations = [
         IterationRecord(
@@ -291,7 +291,7 @@ def read_iteration(store: Store, layout: RunLayout, number: int) -> IterationRec
     stages = {**PARTS, STATE: STATE} if number else {stage: PARTS[stage] for stage in ("evaluate", "promote")}
     keys = {stage: layout.iteration(number, part) for stage, part in stages.items()}
     keys = {at: key for at, key in keys.items() if at in REQUIRED or is_published(store, key)}
-    manifests = _manifests(store, keys, None, {**KINDS, STATE: TrainingState})
+    manifests = _manifests(store, keys, None, {**KINDS, STATE: OptimizerState})
     state = manifests.pop(STATE, None)
     return IterationRecord(number, manifests, state=state)
 

@@ -30,9 +30,9 @@ def newest_rates(record: RunRecord) -> dict[str, dict[str, Any]]:
 
     Empty if the run rates no puzzles.
     """
-    folded = [rates for item in record.iterations if (rates := item.facts("fold").get("rates"))]
-    if folded:
-        return folded[-1]
+    updated = [rates for item in record.iterations if (rates := item.facts("update_rates").get("rates"))]
+    if updated:
+        return updated[-1]
     return {} if record.levels is None else record.levels.facts["rates"]
 
 
@@ -48,15 +48,15 @@ def rate_line(figures: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Pretraining:
-    """The training of a value model on stored rollouts.
+    """The training of a critic on stored rollouts.
 
     Attributes:
         run: The run whose rollouts it learned from.
         first: First iteration of these rollouts.
         last: Last iteration of these rollouts.
         steps: Number of optimizer steps.
-        explained_variance: Share of the variance of iteration 1's rewards that the values explain, before the value
-            model learns from them; None if it is not measured yet, or if all rewards are equal.
+        explained_variance: Share of the variance of iteration 1's rewards that the values explain, before the critic
+            learns from them; None if it is not measured yet, or if all rewards are equal.
     """
 
     run: str
@@ -74,7 +74,7 @@ class Pretraining:
 
 
 def pretraining_of(record: RunRecord) -> Pretraining | None:
-    """Returns the pretraining of a run's value model; None if the run has none, or before it is done."""
+    """Returns the pretraining of a run's critic; None if the run has none, or before it is done."""
     chosen = (record.recipe["value"] or {}).get("pretrain")
     if chosen is None or record.first_critic is None:
         return None
@@ -84,7 +84,7 @@ def pretraining_of(record: RunRecord) -> Pretraining | None:
 
 
 def preparation_lines(record: RunRecord, shown: Callable[[str], str] = str) -> list[tuple[str, str]]:
-    """Returns what a run did before its first iteration, as pairs of a title and a line; empty if it did none of it.
+    """Returns what a run did before its first iteration, as pairs of a title and a line; empty if it did nothing.
 
     Args:
         record: The run.
@@ -94,5 +94,5 @@ def preparation_lines(record: RunRecord, shown: Callable[[str], str] = str) -> l
     lines += [("Texts of the teacher", selection_line(manifest.facts)) for manifest in record.texts]
     lines += [(f"Pass rates of {shown(name)}", rate_line(rates)) for name, rates in newest_rates(record).items()]
     if pretraining := pretraining_of(record):
-        lines.append(("Value model", pretraining.line(shown)))
+        lines.append(("Critic", pretraining.line(shown)))
     return lines

@@ -1,4 +1,4 @@
-"""The stages of a run: one table, from which all lists of stages follow."""
+"""The stages of a run: the table that names, kinds and parts of stages are looked up in."""
 
 from dataclasses import dataclass
 
@@ -51,7 +51,7 @@ TABLE = (
     Stage("evaluate", Report, "report"),
     Stage("promote", Decision, "decision"),
     Stage("advance", Transition, "transition", optional=True, named=False),
-    Stage("fold", Levels, "levels", optional=True, named=False),
+    Stage("update_rates", Levels, "levels", optional=True, named=False),
 )
 """The stages in the order in which a run calls them."""
 PARTS = {stage.name: stage.part for stage in TABLE if stage.part}
@@ -64,5 +64,5 @@ REFRESHABLE = tuple(stage.name for stage in TABLE if stage.named)
 """The stages that `--refresh` may name."""
 STOPPABLE = tuple(stage.name for stage in TABLE if stage.named and stage.part)
 """The stages that `stop_after` may name."""
-STATE = "training_state"
-"""The part with the training state, which `finetune` publishes beside its checkpoint."""
+STATE = "optimizer_state"
+"""The part with the optimizer state, which `finetune` publishes beside its checkpoint."""

@@ -1,1 +1,1 @@
-"""Everything that exists because of Prefect: tasks, GPU permits, artifacts in its interface, installation."""
+"""All code for Prefect: tasks, GPU permits, artifacts in its interface, installation."""

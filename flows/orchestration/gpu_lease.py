@@ -1,8 +1,8 @@
-"""A lease on a slot of one of Prefect's global concurrency limits that survives restarts of the server.
+"""A lease on a slot of a global concurrency limit of Prefect, which survives restarts of the server.
 
-Prefect's own `concurrency` renews a lease at three quarters of its life and stops after three failures. If the server
-is away at that moment, the run loses its slot, and a second run starts beside it. This lease is renewed often, does not
-give up, and takes the slot again if the server released it meanwhile.
+Prefect's own `concurrency` renews a lease after three quarters of its duration and stops after three failures. If the
+server is unavailable at that moment, the run loses its slot, and a second run starts beside it. This lease is renewed
+often, does not give up, and takes the slot again if the server released it meanwhile.
 """
 
 import logging
@@ -44,7 +44,8 @@ class GpuLease:
         self._renewal_thread: threading.Thread | None = None
 
     def take(self, *, waits: bool = True) -> bool:
-        """Waits for a slot, without a time limit, and returns True; if it must not wait, False without a free slot.
+        """Waits for a slot, without a time limit, and returns True. With `waits` False, returns False if no slot is
+        free.
 
         Raises:
             DeerstalkerError: `give_back` was called before or during the wait.
@@ -105,7 +106,7 @@ class GpuLease:
         except httpx.HTTPStatusError as error:
             if error.response.status_code != HTTPStatus.GONE:
                 return False
-            self._log.warning("the slot of %s was lost while the server was away; taking it again", self.limit)
+            self._log.warning("the slot of %s was lost while the server was unavailable; taking it again", self.limit)
         except httpx.HTTPError:
             return False
         try:

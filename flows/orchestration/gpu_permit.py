@@ -70,7 +70,7 @@ class GpuPermit:
             self.close()
 
     def close(self) -> None:
-        """Gives the slot back. From now on `take` fails, also in a thread that is waiting in it."""
+        """Gives the slot back. From now on `take` fails, even in a thread that is waiting in it."""
         self._closed = True
         self._give_back()
 
@@ -88,7 +88,7 @@ class GpuPermit:
 
 @contextmanager
 def _clock_stopped() -> Generator[None]:
-    """Pauses the alarm by which Prefect limits a task's time; it goes on with the remaining time after the block.
+    """Pauses the alarm by which Prefect limits a task's time; it continues with the remaining time after the block.
 
     Tasks in other threads have no time limit (see `flows.orchestration.tasks`).
     """

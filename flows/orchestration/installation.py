@@ -146,7 +146,7 @@ def _install_crash_automation(
             ChangeFlowRunState(
                 state=StateType.CRASHED,
                 name="Crashed",
-                message=f"Not heard of for {within.total_seconds():.0f} s.",
+                message=f"No event for {within.total_seconds():.0f} s.",
                 force=False,
             )
         ],

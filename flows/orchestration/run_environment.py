@@ -1,6 +1,6 @@
 """Environment variables for Prefect, vLLM and the hub clients: quiet, local, without telemetry.
 
-They must be set before Prefect is imported. Variables that the user has set stay.
+They must be set before Prefect is imported. Variables that the user has set are kept.
 """
 
 import os
@@ -29,6 +29,7 @@ SHORT_LIVED_SERVER = {
         for service in (
             "CANCELLATION_CLEANUP",
             "CLEANUP_RECONCILER",
+            "EVENT_PERSISTER",
             "FOREMAN",
             "LATE_RUNS",
             "PAUSE_EXPIRATIONS",
@@ -37,7 +38,10 @@ SHORT_LIVED_SERVER = {
         )
     },
 }
-"""Variables of a server that ends with its command: it needs no scheduler and no services that expire or watch runs."""
+"""Variables of a server that ends with its command: it needs no scheduler and no services that expire or watch runs.
+
+Events are not stored, because nothing reads them: they would take two thirds of the database. States of runs are.
+"""
 
 _RECOVERABLE = {
     "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",

@@ -1,6 +1,6 @@
-"""Says which other runs compute on the devices of a run, unless both have a permit of one server (see `gpu_permit`).
+"""Reports other runs on the devices of a run, except those with a permit of the same server (see `gpu_permit`).
 
-Commands without `deerstalker up` have a server each, so a permit alone keeps no two runs apart.
+Without `deerstalker up` each command has its own server, so that a permit does not separate runs.
 """
 
 import os
@@ -16,21 +16,21 @@ from stages.processes.device_use import DeviceUse, announce
 
 
 def device_names(profile: Profile) -> tuple[str, ...]:
-    """Returns the GPUs that a run may use, by UUID, or without GPUs the cores."""
+    """Returns the UUIDs of the GPUs that a run may use; without GPUs, the names of the cores."""
     gpus = () if profile.trainer.device == "cpu" else cuda_devices()
     names = tuple(gpu.uuid or f"GPU {number}" for number, gpu in enumerate(gpus))
     return names or tuple(f"core {number}" for number in sorted(os.sched_getaffinity(0)))
 
 
 def say_who_computes_here(folder: Path, run: str, store: Store, profile: Profile, say: Callable[[str], None]) -> None:
-    """Notes in the run's temporary folder that it computes here, and says which other runs do so.
+    """Writes a note in the run's temporary folder that it computes here, and reports the other runs that do.
 
     Args:
         folder: The run's temporary folder.
         run: Name of the flow run.
         store: The run's store.
-        profile: The profile; it says which devices, and from which limit the run has its permit.
-        say: Is called with a line for each other run.
+        profile: The profile, which names the devices and the limit of the run's permit.
+        say: Called with a line for each other run.
     """
     permit = "" if profile.gpu_slot is None else f"{profile.gpu_slot} of {PREFECT_API_URL.value()}"
     use = DeviceUse(run=run, store=store.url, process_id=os.getpid(), devices=device_names(profile), permit=permit)

@@ -1,7 +1,7 @@
 """Creates artifacts in Prefect's interface over one connection.
 
-Prefect's own functions open a client for each artifact. Loading certificates for five clients took half of the time of
-showing an iteration.
+Prefect's own functions open a client for each artifact. Loading the certificates of five clients took half of the time
+in which an iteration was shown.
 """
 
 import json

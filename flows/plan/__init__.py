@@ -1,1 +1,1 @@
-"""Computes memory, time and price of a recipe on GPUs that nobody has rented yet."""
+"""Computes memory, time and price of a recipe on GPUs that this machine need not have."""

@@ -1,4 +1,4 @@
-"""GPUs that somebody might rent: their memory and rates, by the makers' data sheets."""
+"""Kinds of GPUs: their memory and rates, from the makers' data sheets."""
 
 import re
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ def gpu_of(device: str, memory_bytes: int) -> Gpu | None:
 
 _SPELLED = re.compile(r"([1-9]\d{0,3})x([A-Za-z0-9-]+)")
 _IN_MACHINE = 8
-"""Assumed number of GPUs in a machine if only their total number is known."""
+"""Number of GPUs that a machine is assumed to have if only the total number is known."""
 
 
 @dataclass(frozen=True)

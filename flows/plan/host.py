@@ -8,9 +8,9 @@ from stages.sampling.replicas.placement import AUTO_MOST_ON_CPU
 from stages.sampling.replicas.threads import SMALL_MODEL_BYTES
 
 _PROGRAM_BYTES = int(3.5 * (1 << 30))
-"""Memory of flow, Prefect's server, one engine and trainer without a model; measured with `quickstart` on two cores."""
+"""Memory of flow, Prefect's server, one engine and trainer without a model, measured with `answers_only`."""
 _ENGINE_PROGRAM_BYTES = 1 << 30
-"""Memory of each further engine without a model: two took 1066 MiB more than one (PSS), with a tiny model."""
+"""Memory of each further engine without a model: with a tiny model, two took 1066 MiB more than one (PSS)."""
 _CHECKPOINT_BYTES = 2
 """Bytes of a weight in a checkpoint."""
 

@@ -33,7 +33,7 @@ class Precision:
 
 @dataclass(frozen=True)
 class TrainerMemory:
-    """Bytes of one trainer process at the fullest moment of an optimizer step.
+    """Bytes of one trainer process at the moment of an optimizer step that needs most.
 
     Attributes:
         weights: Masters, and the copy or the frozen weights in the compute type; with several processes, the shard.
@@ -42,7 +42,7 @@ class TrainerMemory:
         gathered: Full weights that FSDP2 gathers, and full gradients before they are reduced.
         activations: What the backward pass needs, and the temporary tensors of a layer.
         logits: Temporary tensors of the output head.
-        moment: Name of the fullest moment.
+        moment: Name of that moment.
     """
 
     weights: float
@@ -161,14 +161,18 @@ class _Step:
     def layer_activations(self) -> float:
         """Returns bytes of a layer's activations: c (2 H + 2 Q + 2 K + 4 I) T, and fp32 numbers of the two norms.
 
-        These are 4 H T in all. On a GPU they are 2 H T, because the fused norm keeps only its input. A tensor group
-        divides all but H.
+        These are 4 H T in all. On a GPU they are 2 H T, because the fused norm keeps only its input. Further norms add
+        as much, with their outputs, and so do those of queries and keys, by their widths. A tensor group divides all
+        but H.
         """
         s = self.shape
-        norms = 2 * s.hidden if self.cuda else 4 * s.hidden
+        heads = s.queries + s.keys
+        divided = 2 * heads + 4 * s.intermediate * s.active + (heads if s.norms_heads else 0)
+        routed = 3 * s.hidden * s.active if s.experts > 1 else 0  # inputs and outputs of experts, and weighted ones
+        norms = s.norms * s.hidden + (heads / self.hardware.tensor_parallel if s.norms_heads else 0)
         return self.tokens * (
-            self.c * (2 * s.hidden + (2 * s.queries + 2 * s.keys + 4 * s.intermediate) / self.hardware.tensor_parallel)
-            + BYTES["fp32"] * norms
+            self.c * (s.norms * s.hidden + routed + divided / self.hardware.tensor_parallel)
+            + BYTES["fp32"] * norms * (1 if self.cuda else 2)
         )
 
     def saved(self) -> float:
@@ -185,7 +189,9 @@ class _Step:
         With activation checkpointing its activations have been computed again, beside the inputs of the layers before.
         """
         s = self.shape
-        temporary = self.c * self.tokens * (s.intermediate / self.hardware.tensor_parallel + s.hidden)
+        temporary = self.c * self.tokens * (s.active * s.intermediate / self.hardware.tensor_parallel + s.hidden)
+        if s.experts > 1 and self.cuda:  # weights in one tensor for a grouped product, and their gradients
+            temporary += 2 * self.c * (s.layer - s.attention)
         if self.hardware.activation_checkpointing:
             return self.c * s.hidden * self.tokens * (s.layers - 1) + self.layer_activations() + temporary
         return self.layer_activations() * s.layers + temporary
@@ -233,6 +239,10 @@ def saving_memory(shape: LayerSizes, hardware: TrainHardware, *, averaged: bool)
     return (0.0, host + rows) if hardware.cpu_offload else (largest + rows, host)
 
 
-def cache_bytes_a_token(shape: LayerSizes, width: int) -> int:
-    """Returns the bytes of a token in the KV cache of a whole model: a key and a value in each layer."""
-    return 2 * shape.layers * shape.keys * width
+def sequence_cache_bytes(shape: LayerSizes, tokens: float, width: int) -> float:
+    """Returns the bytes of a sequence in the KV cache of a whole model: a key and a value of a token in each layer.
+
+    A sliding layer keeps the tokens of its window.
+    """
+    kept = (shape.layers - shape.sliding_layers) * tokens + shape.sliding_layers * min(tokens, shape.window)
+    return 2 * shape.keys * width * kept

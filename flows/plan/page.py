@@ -11,7 +11,7 @@ from stages.context import Profile
 
 
 def profile_text(layout: Layout, recipe: str, where: str, profile: Profile) -> str:
-    """Returns a profile in TOML with the settings of a layout; the rest is as in the profile `cuda`.
+    """Returns a profile in TOML with the settings of a layout; all other settings are those of the profile `cuda`.
 
     Args:
         profile: The profile from which the layout was planned; settings that the plan reads are kept.
@@ -131,7 +131,8 @@ def lines(made: Plan) -> Iterator[str]:
         yield (
             f"  an iteration: {times.iteration:.0f} s, {times.flops:.2g} FLOP; each GPU receives "
             f"{times.link_bytes / GB:,.0f} GB from its machine and {times.network_bytes / GB:,.0f} GB from others; "
-            f"{times.store_bytes / GB:,.0f} GB to and from the store"
+            f"{times.store_bytes / GB:,.0f} GB to and from the store; publishes "
+            f"{times.published_bytes / 1e6:,.1f} MB"
         )
         if len(made.phases) > 1:
             phases = zip(made.phases, layout.of_phases, strict=True)

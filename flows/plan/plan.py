@@ -1,4 +1,4 @@
-"""A plan: whether a recipe and a profile fit a cluster, with the settings that do, and what an iteration costs."""
+"""A plan: whether a recipe and a profile fit a cluster, settings that fit, and the cost of an iteration."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -10,15 +10,16 @@ from artifacts.errors import BadInputError
 from flows.config.model_size import LayerSizes, ModelSize, model_size
 from flows.config.recipe import Recipe
 from flows.plan.cluster import Cluster
-from flows.plan.memory import BYTES, Precision, TrainerMemory, cache_bytes_a_token, saving_memory, trainer_memory
+from flows.plan.memory import BYTES, Precision, TrainerMemory, saving_memory, sequence_cache_bytes, trainer_memory
 from flows.plan.time import Times, iteration_times
 from flows.plan.workload import (
     Work,
+    checkpoint_bytes,
     learning_parameters,
     longest_micro_batch,
     longest_prompt,
     not_counted,
-    state_bytes,
+    states_of,
     work_of,
 )
 from stages.context import Profile
@@ -29,7 +30,7 @@ GIB = 1 << 30
 _PROCESS_BYTES = GIB
 """CUDA context and buffers of NCCL of one process; assumed."""
 _FRAGMENTED = 1.05
-"""Memory that torch's allocator takes for each byte in use; assumed."""
+"""Ratio of the memory that torch's allocator reserves to the memory in use; assumed."""
 _ENGINE_BYTES = 2 * GIB
 """Memory of an engine on each GPU beside weights and cache: graphs and activations; assumed."""
 _ASLEEP_BYTES = GIB
@@ -117,7 +118,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Phase:
-    """A phase of a run that has some; else the whole run.
+    """A phase of a run, or the whole run if it has no phases.
 
     Attributes:
         name: Its name; empty for a whole run.
@@ -151,7 +152,7 @@ class Layout:
 
     @property
     def times(self) -> Times:
-        """The times of an iteration, in a run with phases of the longest one."""
+        """The times of an iteration, in a run with phases those of the longest one."""
         return max(self.of_phases, key=lambda times: times.iteration)
 
     @property
@@ -182,7 +183,7 @@ class Plan:
 
     @property
     def work(self) -> Work:
-        """The work of an iteration, in a run with phases of the one that takes longest."""
+        """The work of an iteration, in a run with phases that of the one that takes longest."""
         return self.phases[self.given.of_phases.index(self.given.times)].work
 
 
@@ -230,9 +231,10 @@ def process_memory(
     recipe: Recipe, trainer: TrainHardware, size: ModelSize, compute: ComputeType, *, cuda: bool
 ) -> TrainerMemory:
     """Returns the memory of one trainer process of a recipe."""
+    models = [recipe.finetune, recipe.value] if recipe.value else [recipe.finetune]  # they take turns
     return trainer_memory(
         size,
-        learning_parameters(recipe.finetune.trainable, size),
+        max(learning_parameters(model.trainable, size) for model in models),
         trainer,
         Precision(compute, recipe.finetune.optimizer.master_dtype),
         longest_micro_batch(recipe, trainer),
@@ -269,9 +271,10 @@ def memory_of(recipe: Recipe, profile: Profile, size: ModelSize, gpu_bytes: floa
         cache = engine.kv_cache_gib * GIB
         reserved = weights + _ENGINE_BYTES + cache
     longest = max(longest_prompt(part) + part.sample.sampling.max_tokens for part in recipe.parts)
-    token = cache_bytes_a_token(shape, BYTES[_COMPUTE]) / engine.tensor_parallel_size
     # vLLM starts only if its cache holds this sequence. It allows less if tokenizer_config.json does.
-    least = token * (engine.max_model_len or shape.positions or longest)
+    required = engine.max_model_len or shape.positions or longest
+    sequences = (sequence_cache_bytes(shape, tokens, BYTES[_COMPUTE]) for tokens in (required, longest))
+    least, used = (size / engine.tensor_parallel_size for size in sequences)
     asleep, beside = (_ASLEEP_BYTES, 0.0) if engine.takes_turns else (reserved, kept + _PROCESS_BYTES)
     train = asleep + training_bytes(peak, trainer)
     sample = reserved + beside
@@ -279,7 +282,7 @@ def memory_of(recipe: Recipe, profile: Profile, size: ModelSize, gpu_bytes: floa
     save = asleep + kept + saving + _PROCESS_BYTES
     missing = max(0.0, train - gpu_bytes, sample - gpu_bytes, save - gpu_bytes, least - cache)
     host = file + on_host * trainer.processes
-    on_gpu, of_engine = bytes_on_gpu(peak, trainer), max(reserved, weights + min(least, token * longest))
+    on_gpu, of_engine = bytes_on_gpu(peak, trainer), max(reserved, weights + min(least, used))
     certain = max(on_gpu, of_engine) if engine.takes_turns else on_gpu + of_engine
     return Memory(peak, weights, cache, least, sample, train, save, host, gpu_bytes, missing, reserved, certain)
 
@@ -295,11 +298,10 @@ def _layout(
 ) -> Layout:
     used = settings.applied(profile) if settings != Settings.of(profile) else profile
     memory = memory_of(recipe, used, size, cluster.gpu.memory_bytes)
-    tune = recipe.finetune
-    state = state_bytes(tune.trainable, tune.optimizer.master_dtype, size) if tune.carry_state else 0.0
+    written = checkpoint_bytes(recipe.finetune.trainable, size), *states_of(recipe, size)
     cache = max(0.0, memory.cache) * used.engine.tensor_parallel_size
     times = tuple(
-        iteration_times(phase.recipe, shape, phase.work, cluster, used.trainer, used.engine, cache, state)
+        iteration_times(phase.recipe, shape, phase.work, cluster, used.trainer, used.engine, cache, *written)
         for phase in phases
     )
     run = sum(phase.iterations * of_one.iteration for phase, of_one in zip(phases, times, strict=True))

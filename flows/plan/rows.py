@@ -1,4 +1,4 @@
-"""Decides the number for which `pack.row_tokens = "auto"` stands."""
+"""Decides the value of `pack.row_tokens = "auto"`."""
 
 import math
 import os
@@ -36,16 +36,17 @@ def with_rows(
 ) -> Recipe:
     """Returns the recipe with a number for each `pack.row_tokens` that is `auto`.
 
-    A row has room for a group at its longest. It is shorter if the trainer's memory on this machine requires that, or
-    if a step of completions of typical length would have fewer rows than there are trainer processes, but it always
-    has room for the longest prompt with one completion. If the shape of the model is unknown, it has no more than that.
+    A row has room for the longest prompt with a group of completions of the largest length. It is shorter if the
+    trainer's memory on this machine requires that, or if a step of completions of typical length would have fewer rows
+    than there are trainer processes, but it always has room for the longest prompt with one completion. If the shape of
+    the model is unknown, it has no more than that.
 
     Args:
         gpus: The GPUs; by default those of this machine.
         room_bytes: Memory of the host; by default that of this machine, or the limit of its control groups.
         lengths: Lengths of the prompts; None if they are not known: a prompt then takes a quarter of the least row.
         size: Size of the model; None: as `model_size` finds it.
-        refuse: Raise an error if not even the least row fits; otherwise it is the number.
+        refuse: Whether to raise an error if not even the least row fits; otherwise the least row is returned.
 
     Raises:
         BadInputError: There is no GPU that the profile names, or not even a row for one completion fits.
@@ -62,8 +63,8 @@ def with_rows(
 def planned_rows(recipe: Recipe, profile: Profile, cluster: Cluster) -> Recipe:
     """Returns the recipe with a number for each `auto`: the largest that fits some profile that a plan may choose.
 
-    A run with that profile decides the same. If nothing fits, it is the least number, and the plan says how much memory
-    is missing.
+    A run with that profile decides on the same numbers. If nothing fits, it is the least number, and the plan says how
+    much memory is missing.
     """
 
     def fits(part: Recipe, size: ModelSize) -> bool:

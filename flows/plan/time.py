@@ -1,13 +1,13 @@
 """Time of an iteration by roofline: the larger of arithmetic and bytes moved, each at a stated efficiency."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from flows.config.model_size import LayerSizes
 from flows.config.recipe import Recipe
 from flows.plan.cluster import Cluster
-from flows.plan.memory import cache_bytes_a_token
+from flows.plan.memory import sequence_cache_bytes
 from flows.plan.workload import Work
 from stages.sampling.config import EngineHardware
 from stages.training.worker_group.hardware import TrainHardware
@@ -15,7 +15,7 @@ from stages.training.worker_group.hardware import TrainHardware
 
 @dataclass(frozen=True)
 class Efficiency:
-    """What a device reaches of its peak rates, and the seconds that its programs spend beside the arithmetic.
+    """The shares of its peak rates that a device reaches, and the seconds that its programs spend besides arithmetic.
 
     Attributes:
         training: Share of the arithmetic in training.
@@ -39,13 +39,13 @@ class Efficiency:
 
 
 ON_GPUS = Efficiency(0.4, 0.5, 0.5, 0.6, step=2e-3, token=20e-6)
-"""Of the makers' data sheets; assumed."""
+"""Shares of the rates in the makers' data sheets; assumed."""
 ON_CPUS = (
     Efficiency(0.6, 0.6, 0.3, 1.0, step=0.0, token=50e-6, completion=0.0005, iteration=1.0),
     Efficiency(0.15, 0.2, 0.05, 1.0, step=0.0, token=200e-6, completion=0.002, iteration=5.0),
 )
-"""The highest and the lowest of the measured rate of matrix products, which counts as the only limit; by `quickstart`
-and `smollm2` on two cores."""
+"""The highest and the lowest shares of the measured rate of matrix products, the only limit that is assumed; from
+`answers_only` and `smollm2` on two cores."""
 LINK_SHARE = 0.7
 """Share of a connection's rate that collectives reach."""
 STORE_RATE = 1e9
@@ -53,7 +53,7 @@ STORE_RATE = 1e9
 HOST_RATE, HOST_MEMORY_RATE = 25e9, 200e9
 """Bytes/s between a GPU and its host, and of the host's memory, which all its processes share."""
 SUM_SECONDS = 10e-6
-"""Seconds that a sum of an engine's GPUs takes before its bytes move."""
+"""Latency of a sum over an engine's GPUs, in seconds."""
 ASSUMED = (
     f"assumed: {ON_GPUS.training:.0%} of the peak FLOP/s in training, {ON_GPUS.prompts:.0%} for prompts, "
     f"{ON_GPUS.bandwidth:.0%} of the memory bandwidth in decoding, {LINK_SHARE:.0%} of a connection's rate; "
@@ -74,8 +74,8 @@ class Times:
 
     Attributes:
         sample: Sampling, with the validation.
-        train: Log-probabilities and optimizer steps.
-        save: Writing the checkpoint, loading the weights into the engines, and the part of writing the training state
+        train: Log-probabilities and optimizer steps, those of a critic included.
+        save: Writing the checkpoint, loading the weights into the engines, and the part of writing the optimizer state
             for which the next training would have to wait.
         idle: Share of the GPU time in which a GPU waits.
         lost: Share of the trainer processes' time in which one waits, because the rows of a step do not divide by the
@@ -86,6 +86,7 @@ class Times:
         flops: Floating-point operations of all GPUs.
         link_bytes: Bytes that each GPU receives from others on its machine.
         network_bytes: Bytes that each GPU receives from other machines.
+        published_bytes: Bytes of the checkpoint that an iteration publishes.
         store_bytes: Bytes written to the store and read from it.
     """
 
@@ -100,6 +101,7 @@ class Times:
     flops: float
     link_bytes: float
     network_bytes: float
+    published_bytes: float
     store_bytes: float
 
     @property
@@ -169,7 +171,7 @@ def _training(
     recipe: Recipe, shape: LayerSizes, work: Work, cluster: Cluster, trainer: TrainHardware, share: float
 ) -> _Training:
     gpu, world, group, shares = cluster.gpu, trainer.world, trainer.tensor_parallel, trainer.row_shares
-    forward = 2 * (work.trained_tokens * shape.layers * shape.layer + work.loss_tokens * shape.head * group)
+    forward = 2 * (work.trained_tokens * shape.layers * shape.computed + work.loss_tokens * shape.head * group)
     forward += 4 * shape.queries * shape.layers * work.loss_tokens * work.context
     passes = (4 if trainer.activation_checkpointing else 3) * work.epochs + work.forward_passes
 
@@ -202,6 +204,22 @@ def _training(
     )
 
 
+def _critic(
+    recipe: Recipe, shape: LayerSizes, work: Work, cluster: Cluster, trainer: TrainHardware, share: float
+) -> _Training | None:
+    """Returns the work of the critic on the same tokens: values in one pass, then its own passes; None without one.
+
+    It is counted with the policy's layers and a head of one row.
+    """
+    if (value := recipe.value) is None:
+        return None
+    rows = max(1, math.ceil(work.trained_tokens / value.row_tokens))
+    steps = min(rows, value.updates)
+    own = replace(work, row_tokens=value.row_tokens, rows=rows, steps=steps, epochs=value.epochs, forward_passes=1)
+    packed = recipe.model_copy(update={"pack": recipe.pack.model_copy(update={"row_tokens": value.row_tokens})})
+    return _training(packed, replace(shape, vocabulary=1), own, cluster, trainer, share)
+
+
 def _sampling(
     recipe: Recipe,
     shape: LayerSizes,
@@ -212,16 +230,15 @@ def _sampling(
     efficiency: Efficiency,
 ) -> _Sampling:
     gpu, width = cluster.gpu, engine.tensor_parallel_size
-    weights, body = shape.parameters, shape.layers * shape.layer
+    weights, body = shape.parameters, shape.layers * shape.computed
     replicas = max(1, cluster.count // width)
-    a_token = cache_bytes_a_token(shape, _WIDTH)
-    fitting = max(1.0, cache_bytes / (a_token * (work.prompt + work.completion)))
+    fitting = max(1.0, cache_bytes / sequence_cache_bytes(shape, work.prompt + work.completion, _WIDTH))
     at_once = min(engine.max_num_seqs, fitting, work.sampled / replicas)
     rate = width * gpu.bandwidth * efficiency.bandwidth
     of_token = 2 * shape.layers * 2 * (width - 1) / width * _WIDTH * shape.hidden / (gpu.link * LINK_SHARE)
     of_step = 2 * shape.layers * SUM_SECONDS if width > 1 else 0.0
 
-    reading = (_WIDTH * weights + a_token * work.context * at_once) / rate
+    reading = (_WIDTH * weights + sequence_cache_bytes(shape, work.context, _WIDTH) * at_once) / rate
     computing = max(reading, 2 * (body + shape.head) * at_once / (width * gpu.flops * efficiency.decoding))
     overhead = efficiency.step + of_step
     a_step = computing + overhead + at_once * (efficiency.token + of_token)
@@ -246,15 +263,17 @@ def iteration_times(
     trainer: TrainHardware,
     engine: EngineHardware,
     cache_bytes: float,
+    checkpoint_bytes: float,
     state_bytes: float,
+    critic_state_bytes: float = 0.0,
     efficiency: Efficiency = ON_GPUS,
 ) -> Times:
     """Returns the times of an iteration.
 
     * A token costs 2 FLOPs a weight in a forward pass. The output head and attention, 4 Q L for each token attended to,
       count for completions only. Training costs three forward passes, four with activation checkpointing.
-    * Decoding reads the weights once a step and each sequence's cache. As many sequences run as the cache has room for.
-      The engine's own work comes after that. The longest completion takes its steps one after the other.
+    * Decoding reads the weights once a step and each sequence's cache. As many sequences run at once as fit into the
+    cache. The engine's own work is added. The longest completion takes its steps one after the other.
     * FSDP2 gathers N weights in bf16 for forward and again for backward, and reduces N gradients in fp32, for each
       micro-batch. This runs beside the arithmetic, so the longer one counts.
     * With `cpu_offload`, a process's share of these bytes also moves between GPU and host, and Adam reads and writes
@@ -263,42 +282,51 @@ def iteration_times(
     * The processes of a tensor group compute the same rows, and each the whole output head. They add the outputs of
       attention and feed-forward network in each forward pass, and the gradients of their inputs in each backward pass.
       The arithmetic waits for that. So it does in an engine on several GPUs.
+    * A critic reads the same tokens: in one pass for the values, then in its own passes. It and the policy take turns
+      in the trainer, so both are written to the store and read from it in each iteration.
 
-    The training state is written while the next iteration samples. With `takes_turns` the trainer writes it before it
+    The optimizer state is written while the next iteration samples. With `takes_turns` the trainer writes it before it
     leaves the GPU, so all of that counts.
 
     Engine and trainer share all GPUs, so `iterate_ahead` gains nothing here.
 
     Args:
         cache_bytes: KV cache of one engine on all of its GPUs.
-        state_bytes: Training state that an iteration writes.
-        efficiency: What the devices reach of their peak rates.
+        checkpoint_bytes: Checkpoint of the policy that an iteration writes and the engines read.
+        state_bytes: Optimizer state of the policy that an iteration writes.
+        critic_state_bytes: That of the critic.
+        efficiency: The shares of their peak rates that the devices reach.
     """
     training = _training(recipe, shape, work, cluster, trainer, efficiency.training)
+    critic = _critic(recipe, shape, work, cluster, trainer, efficiency.training)
+    critic_s = critic.seconds if critic else 0.0
     sampling = _sampling(recipe, shape, work, cluster, engine, cache_bytes, efficiency)
-    store = _WIDTH * shape.parameters * 2 + state_bytes
+    weights_bytes = _WIDTH * shape.parameters
+    store = 2 * checkpoint_bytes + state_bytes + (2 * (weights_bytes + critic_state_bytes) if critic else 0.0)
     beside = 0.0 if engine.takes_turns else min(state_bytes / STORE_RATE, sampling.seconds)
-    if engine.takes_turns:  # the trainer reads its weights and its state again
-        store += _WIDTH * shape.parameters + state_bytes
+    if engine.takes_turns or critic:  # the trainer reads its weights and its state again
+        store += weights_bytes + state_bytes
     save = store / STORE_RATE - beside
     parts = {
         "decoding": sampling.decoding, "longest completion": sampling.tail, "prompts": sampling.prompts, "store": save,
-        "rows of a step" if training.busy < 0.6 else "training": training.arithmetic,
+        "rows of a step" if training.busy < 0.6 else "training": training.arithmetic, "critic": critic_s,
         "exchange of weights": training.exchange, "sums of tensor groups": training.sums, "offload": training.offload,
     }  # fmt: skip
-    total = sampling.seconds + training.seconds + save
-    work_s = sampling.work + training.arithmetic * training.busy * trainer.world
+    total = sampling.seconds + training.seconds + critic_s + save
+    trained = [part for part in (training, critic) if part]
+    work_s = sampling.work + sum(part.arithmetic * part.busy for part in trained) * trainer.world
     return Times(
         sample=sampling.seconds,
-        train=training.seconds,
+        train=training.seconds + critic_s,
         save=save,
         idle=1 - min(1.0, work_s / cluster.count / total),
         lost=1 - training.busy,
         row_shares=trainer.row_shares,
         lost_divided=1 - training.divided,
         limit=max(parts, key=lambda name: parts[name]),
-        flops=training.flops + sampling.flops,
-        link_bytes=training.moved + training.summed,
-        network_bytes=(training.moved if cluster.nodes > 1 else 0.0) / cluster.per_node,
+        flops=sum(part.flops for part in trained) + sampling.flops,
+        link_bytes=sum(part.moved + part.summed for part in trained),
+        network_bytes=sum(part.moved for part in trained if cluster.nodes > 1) / cluster.per_node,
+        published_bytes=checkpoint_bytes,
         store_bytes=store,
     )

@@ -37,10 +37,30 @@ def learning_parameters(trainable: TrainableConfig, size: ModelSize) -> float:
 
 
 def state_bytes(trainable: TrainableConfig, master: ComputeType, size: ModelSize) -> float:
-    """Returns the bytes of a training state: masters and two moments of trained weights, and 2 for each frozen one."""
+    """Returns the bytes of an optimizer state: masters and two moments of trained weights, 2 for each frozen one.
+
+    A state of an adapter that is published alone has no frozen weights.
+    """
     assert size.parameters is not None
     learning = learning_parameters(trainable, size)
-    return 3 * BYTES[master] * learning + 2 * max(0.0, size.parameters - learning)
+    frozen = 0.0 if trainable.publishes_adapter else max(0.0, size.parameters - learning)
+    return 3 * BYTES[master] * learning + 2 * frozen
+
+
+def checkpoint_bytes(trainable: TrainableConfig, size: ModelSize) -> float:
+    """Returns the bytes of a checkpoint: an adapter in fp32, or all weights in bf16, also if the shape is unknown."""
+    assert size.parameters is not None
+    adapter = trainable.publishes_adapter and size.shape is not None
+    return 4 * learning_parameters(trainable, size) if adapter else 2 * size.parameters
+
+
+def states_of(recipe: Recipe, size: ModelSize) -> tuple[float, float]:
+    """Returns the bytes of the optimizer states that an iteration writes: of the policy, and of the critic."""
+    policy, critic = recipe.finetune, recipe.value
+    return (
+        state_bytes(policy.trainable, policy.optimizer.master_dtype, size) if policy.carry_state else 0.0,
+        state_bytes(critic.trainable.merging(), critic.optimizer.master_dtype, size) if critic else 0.0,
+    )
 
 
 def longest_micro_batch(recipe: Recipe, trainer: TrainHardware) -> int:
@@ -62,16 +82,16 @@ def typical_completion(sampling: SamplingConfig) -> float:
     return longest / (2 if longest <= SHORT_TOKENS else 8)
 
 
-def longest_prompt(recipe: Recipe, told: int = 0) -> float:
+def longest_prompt(recipe: Recipe, tool_tokens: int = 0) -> float:
     """Returns the length that prompts are assumed to have at most.
 
-    It is the part of a row that a group's completions leave, or a quarter of the row if they leave less than an eighth.
+    It is the part of a row beside a group's completions, or a quarter of the row if that is less than an eighth.
 
     Args:
-        told: Tokens of an answer of the solver.
+        tool_tokens: Tokens of an answer of the solver.
     """
     row, sampling = recipe.pack.row_size, recipe.sample.sampling
-    left = row - sampling.samples_per_prompt * (sampling.max_tokens + sampling.tool_calls * told)
+    left = row - sampling.samples_per_prompt * (sampling.max_tokens + sampling.tool_calls * tool_tokens)
     return left if left >= row / 8 else row / 4
 
 
@@ -81,17 +101,17 @@ class Lengths:
 
     Attributes:
         prompt: The longest prompt.
-        told: The longest answer of the solver to a call; 0 if completions call no solver.
+        tool_tokens: The longest answer of the solver to a call; 0 if completions call no solver.
         context: Longest sequence of the model; None if it is not known.
     """
 
     prompt: int
-    told: int = 0
+    tool_tokens: int = 0
     context: int | None = None
 
     def longest(self, sampling: SamplingConfig) -> int:
         """Returns the tokens of the longest prompt with a completion at its longest."""
-        tokens = self.prompt + sampling.max_tokens + sampling.tool_calls * self.told
+        tokens = self.prompt + sampling.max_tokens + sampling.tool_calls * self.tool_tokens
         return tokens if self.context is None else min(tokens, self.context)
 
 
@@ -143,7 +163,7 @@ def work_of(
     prompt: float | None = None,
     *,
     drawn: int | None = None,
-    told: int = 0,
+    tool_tokens: int = 0,
 ) -> Work:
     """Returns the work of an iteration in which every group is trained on.
 
@@ -151,8 +171,8 @@ def work_of(
         completion: Mean tokens of a completion; by default half of the limit, an eighth of one above 256.
         prompt: Mean tokens of a prompt; by default half of `longest_prompt`.
         drawn: Number of groups that are sampled; by default those that are trained on.
-        told: Tokens of an answer of the solver to each call that a completion may make. Engine and trainer read them
-            like a part of the prompt.
+        tool_tokens: Tokens of an answer of the solver to each call that a completion may make. Engine and trainer read
+            them like a part of the prompt.
     """
     sampling, held_out = recipe.sample.sampling, recipe.evaluate.sampled
     length = typical_completion(sampling) if completion is None else min(completion, sampling.max_tokens)
@@ -164,8 +184,8 @@ def work_of(
     in_row = max(1, min(each, int((row - asked) // length)))
     prompts = groups * math.ceil(each / in_row)
     loss_tokens = groups * each * length
-    told_in_group = told * sampling.tool_calls * each
-    trained = prompts * asked + loss_tokens + groups * told_in_group
+    tool_tokens_in_group = tool_tokens * sampling.tool_calls * each
+    trained = prompts * asked + loss_tokens + groups * tool_tokens_in_group
     rows = max(1, math.ceil(trained / row))
     return Work(
         prompt=asked,
@@ -173,8 +193,8 @@ def work_of(
         sampled=drawn * each + answers,
         sampled_tokens=drawn * each * length + answers * evaluated,
         prompt_tokens=(drawn + recipe.evaluate.puzzles) * asked
-        + drawn * told_in_group
-        + answers * held_out.tool_calls * told,
+        + drawn * tool_tokens_in_group
+        + answers * held_out.tool_calls * tool_tokens,
         trained_tokens=trained,
         loss_tokens=loss_tokens,
         row_tokens=row,
@@ -185,15 +205,17 @@ def work_of(
     )
 
 
-def most_work_of(recipe: Recipe, told: int = 0) -> Work:
+def most_work_of(recipe: Recipe, tool_tokens: int = 0) -> Work:
     """Returns the work of an iteration whose prompts and completions have their greatest lengths.
 
     It samples all groups that `sample.resample` allows, and completions call the solver as often as they may.
 
     Args:
-        told: Tokens of an answer of the solver.
+        tool_tokens: Tokens of an answer of the solver.
     """
-    return work_of(recipe, math.inf, longest_prompt(recipe, told), drawn=recipe.sample.stride, told=told)
+    return work_of(
+        recipe, math.inf, longest_prompt(recipe, tool_tokens), drawn=recipe.sample.stride, tool_tokens=tool_tokens
+    )
 
 
 def steps_of(recipe: Recipe, rows: int) -> int:
@@ -210,7 +232,6 @@ def not_counted(recipe: Recipe) -> tuple[str, ...]:
     teacher = "the model with a hint" if recipe.teach and recipe.teach.teacher == POLICY else "a teacher of tokens"
     rated = "" if recipe.rate is None else f"rating {len(recipe.rate.models)} models on all train puzzles"
     parts = (
-        (recipe.value, "a value model"),
         (recipe.teach, teacher),
         (recipe.distil, "texts to train on before GRPO"),
         (recipe.rate, rated),

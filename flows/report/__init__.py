@@ -1,1 +1,1 @@
-"""Views of a run: figures, plots, pages, terminal, trackers. A view decides nothing."""
+"""Views of a run: figures, plots, pages, terminal, trackers. Views only read; they do not affect a run."""

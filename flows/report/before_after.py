@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from artifacts.documents.conversation import readable
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
 from artifacts.refs import Ref
@@ -19,7 +20,7 @@ from stages.environments.thoughts import thought_opened
 
 _TITLES = {"before": "before GRPO", "after": "after GRPO, promoted"}
 _COLUMNS = (
-    "puzzle_id",
+    "prompt_id",
     "accuracy",
     "exact",
     "finish_reason",
@@ -51,14 +52,14 @@ class BeforeAfter:
     """A puzzle with the completions of two models.
 
     Attributes:
-        puzzle_id: Id of the puzzle.
+        prompt_id: Id of the puzzle.
         prompt: Its text.
         split: Its split of the puzzle set.
         before: The completion before GRPO.
         after: The completion of the later model.
     """
 
-    puzzle_id: str
+    prompt_id: str
     prompt: str
     split: str
     before: JudgedCompletion
@@ -90,22 +91,22 @@ def find_before_after(record: RunRecord, store: Store) -> BeforeAfter | None:
         for title, report in reports.items()
     }
     (first, before), (second, after) = tables.items()
-    puzzle_id = _best_puzzle(before, after)
-    if puzzle_id is None:
+    prompt_id = _best_puzzle(before, after)
+    if prompt_id is None:
         return None
     manifest = reports[first].manifest
     split = str(manifest.facts["split"])
     puzzles = Artifact.open(store, Ref(**manifest.inputs["puzzles"])).read_table(f"{split}.parquet", PUZZLES)
     puzzle = puzzles_by_id(
-        puzzles.filter(pl.col("puzzle_id") == puzzle_id), thought_opened=thought_opened(manifest.facts)
-    )[puzzle_id]
+        puzzles.filter(pl.col("prompt_id") == prompt_id), thought_opened=thought_opened(manifest.facts)
+    )[prompt_id]
     completions: list[JudgedCompletion] = []
     for title, table in ((first, before), (second, after)):
-        row = table.filter(pl.col("puzzle_id") == puzzle_id).row(0, named=True)
+        row = table.filter(pl.col("prompt_id") == prompt_id).row(0, named=True)
         derivation = read_derivation(row["text"], row["finish_reason"], puzzle, every_premise=False)
         assert derivation is not None  # its statements were counted
         completions.append(JudgedCompletion(title, derivation, read_answers(row, puzzle)))
-    return BeforeAfter(puzzle_id, puzzle.prompt, split, *completions)
+    return BeforeAfter(prompt_id, readable(puzzle.prompt), split, *completions)
 
 
 def _reports(record: RunRecord, store: Store) -> Mapping[str, Artifact]:
@@ -134,12 +135,12 @@ def _iteration_reports(record: RunRecord) -> list[tuple[int, Manifest]]:
 
 def _best_puzzle(before: pl.DataFrame, after: pl.DataFrame) -> str | None:
     """Returns the id of the puzzle to show; None if no completion makes a statement."""
-    pairs = before.with_row_index("position").join(after, on="puzzle_id", suffix="_after", validate="1:1")
+    pairs = before.with_row_index("position").join(after, on="prompt_id", suffix="_after", validate="1:1")
     with_statements = pairs.filter(pl.col("statements") + pl.col("statements_after") > 0)
     if with_statements.is_empty():
         return None
     ranked = with_statements.select(
-        "puzzle_id",
+        "prompt_id",
         "position",
         newly_solved=~pl.col("exact") & pl.col("exact_after"),
         makes_statements=pl.col("statements_after") > 0,
@@ -149,4 +150,4 @@ def _best_puzzle(before: pl.DataFrame, after: pl.DataFrame) -> str | None:
         "newly_solved", "makes_statements", "accuracy_gain", "proved_gain", "position",
         descending=[True, True, True, True, False],
     )  # fmt: skip
-    return str(ranked["puzzle_id"][0])
+    return str(ranked["prompt_id"][0])

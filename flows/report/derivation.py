@@ -15,7 +15,7 @@ SYMBOLS: dict[StatementVerdict, str] = {
     "open": "?",
     "contradicted": "\N{BALLOT X}",
 }
-"""A sign for each verdict, for pages without colours."""
+"""A character for each verdict, for pages without colours."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Piece:
 
     Attributes:
         text: The characters.
-        verdict: The verdict on the statement that they belong to; None outside of statements.
+        verdict: The verdict on the statement that they belong to; None outside statements.
     """
 
     text: str
@@ -66,7 +66,7 @@ class Derivation:
 
     Attributes:
         text: The whole completion.
-        finish_reason: Why it ended, as the engine says it: `stop`, `length`, ...
+        finish_reason: Why it ended, as the engine reports it: `stop`, `length`, ...
         steps: Its statements, in order.
     """
 

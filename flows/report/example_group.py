@@ -1,6 +1,5 @@
-"""An example group of an iteration's rollouts: its best, median and worst completion, with the graded answers."""
+"""Examples of an iteration's rollouts with the graded answers: one group, and samples of the whole iteration."""
 
-import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,19 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from artifacts.documents.conversation import readable
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Ref
-from artifacts.schemas import GRADES, PUZZLES, ROLLOUTS, validated
 from artifacts.store.store import Store
+from flows.lookup.rollouts import COMPLETION, read_grades, read_puzzles, sampled_shards
 from stages.environments.puzzle import Asserted, Puzzle
 from stages.environments.tables import assertions, puzzles_by_id
 from stages.environments.thoughts import thought_opened
 
 if TYPE_CHECKING:
     from flows.lookup.history import IterationRecord
-
-_COLUMNS = ("puzzle_id", "group", "sample", "text", "finish_reason")
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ class ExampleGroup:
     """
 
     iteration: int
-    puzzle_id: str
+    prompt_id: str
     prompt: str
     size: int
     completions: list[Completion]
@@ -90,27 +88,62 @@ def find_example_group(record: "IterationRecord", layout: RunLayout, store: Stor
     """
     if "grade" not in record.manifests or "sample" not in record.manifests:
         return None
-    inputs = record.manifests["grade"].inputs
-    rollouts = Artifact.open(store, Ref(**inputs["rollouts"]))
-    grades = Artifact.at(store, layout.iteration(record.number, "grades")).read_table("grades.parquet", GRADES)
-    shard = rollouts.names(".parquet")[0]
-    sampled = validated(pl.read_parquet(io.BytesIO(rollouts.read_bytes(shard))), ROLLOUTS, shard).select(_COLUMNS)
-    rows = sampled.join(grades, on=["puzzle_id", "group", "sample"], validate="1:1")
+    rows = next(sampled_shards(record, store)).join(read_grades(record, layout, store), on=COMPLETION, validate="1:1")
     spread = rows.group_by("group").agg((pl.col("reward").max() - pl.col("reward").min()).alias("spread"))
     group = spread.sort("spread", "group", descending=[True, False])["group"][0]
     ranked = rows.filter(pl.col("group") == group).sort("reward", "sample", descending=[True, False])
-    puzzles = Artifact.open(store, Ref(**inputs["puzzles"])).read_table("train.parquet", PUZZLES)
-    puzzle_id = ranked["puzzle_id"][0]
-    puzzle = puzzles_by_id(
-        puzzles.filter(pl.col("puzzle_id") == puzzle_id), thought_opened=thought_opened(rollouts.manifest.facts)
-    )[puzzle_id]
+    puzzle = _puzzles_of(record, store, ranked)[ranked["prompt_id"][0]]
     row_by_title = {"best": 0, "median": len(ranked) // 2, "worst": len(ranked) - 1}
     return ExampleGroup(
         record.number,
-        puzzle.puzzle_id,
-        puzzle.prompt,
+        puzzle.prompt_id,
+        readable(puzzle.prompt),
         len(ranked),
         [_completion(title, ranked.row(index, named=True), puzzle) for title, index in row_by_title.items()],
+    )
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One completion of an iteration with its grade; `title` names iteration, puzzle and sample."""
+
+    prompt: str
+    completion: Completion
+
+
+def find_samples(record: "IterationRecord", layout: RunLayout, store: Store, count: int) -> list[Sample]:
+    """Returns completions of a graded iteration, from the best to the worst: evenly spaced in the order of rewards.
+
+    Args:
+        record: The iteration, whose rollouts and grades are stored.
+        layout: Keys of its run.
+        store: The run's store.
+        count: Number of completions, at least 1; all if there are fewer.
+
+    Raises:
+        IntegrityError: A stored file is damaged.
+    """
+    ranked = read_grades(record, layout, store).sort("reward", "group", "sample", descending=[True, False, False])
+    last, steps = len(ranked) - 1, min(count, len(ranked)) - 1
+    chosen = ranked[[last * number // steps for number in range(steps + 1)] if steps else [last // 2]]
+    shards = (shard.join(chosen, on=COMPLETION, validate="1:1") for shard in sampled_shards(record, store))
+    rows = pl.concat(shards).sort("reward", "group", "sample", descending=[True, False, False])
+    puzzles = _puzzles_of(record, store, rows)
+    samples: list[Sample] = []
+    for row in rows.iter_rows(named=True):
+        puzzle = puzzles[row["prompt_id"]]
+        title = f"iteration {record.number}, {row['prompt_id']}, sample {row['sample']}"
+        samples.append(Sample(readable(puzzle.prompt), _completion(title, row, puzzle)))
+    return samples
+
+
+def _puzzles_of(record: "IterationRecord", store: Store, rows: pl.DataFrame) -> dict[str, Puzzle]:
+    """Returns the puzzles that these completions answer, by id."""
+    puzzles = read_puzzles(record, store)
+    rollouts = Artifact.open(store, Ref(**record.manifests["grade"].inputs["rollouts"]))
+    return puzzles_by_id(
+        puzzles.filter(pl.col("prompt_id").is_in(rows["prompt_id"].implode())),
+        thought_opened=thought_opened(rollouts.manifest.facts),
     )
 
 

@@ -4,7 +4,7 @@ The terminal, the HTML report, Prefect's tables, trackers, `summary.json` and co
 metric of an iteration, let a stage store the number in its facts and add a line to `METRICS`; a figure of an evaluation
 is a line in `flows.report.measures`. Figures of `summary.json` also need a row in `docs/reference/json.md`.
 
-Tracker names follow what users know from other trainers: TRL's names for training figures, verl's for stage times and
+Tracker names follow other trainers: TRL's names for training figures, verl's for stage times and
 throughput; held-out accuracy is under `eval/`, the measurement on the test split under `test/`.
 """
 
@@ -63,7 +63,7 @@ class Metric:
     """One figure of an iteration. A view shows the metrics that have a format for it.
 
     Attributes:
-        key: Its unique name, also in JSON documents.
+        key: Its unique name, which JSON documents also use.
         title: Its name in words; the title of its plot.
         source: The stage that stores it, and how to read it.
         unit: Its unit; empty for shares and counts.
@@ -148,7 +148,7 @@ def unfinished_text(truncated_fraction: MetricValue, early_stopped_fraction: Met
 def makes_statements(deductions: Mapping[str, float | None] | None) -> bool:
     """Returns whether answers make statements, on average at least 0.05 each, which tables show as 0.1.
 
-    Fewer are chance hits of the reader in the texts of a model that writes no statements.
+    Fewer are chance matches of the reader in the texts of a model that writes no statements.
 
     Args:
         deductions: Mean number of statements of an answer, by verdict and in total; None if nothing can be proved.
@@ -180,10 +180,10 @@ def _step_max(key: str) -> MetricSource:
     return MetricSource("finetune", read)
 
 
-def _accuracy(mode: str) -> MetricSource:
+def _held_out(mode: str, share: str = "accuracy") -> MetricSource:
     def read(record: IterationRecord) -> Interval | None:
         measured = record.facts("evaluate").get(mode)
-        return Interval(**measured["accuracy"]) if measured else None
+        return Interval(**measured[share]) if measured else None
 
     return MetricSource("evaluate", read)
 
@@ -257,12 +257,16 @@ METRICS: tuple[Metric, ...] = (
     Metric("train_accuracy", "accuracy of the rollouts", _fact("grade", "accuracy/mean"),
            column="train", terminal=".3f", page=".1%", prefect=4, summary=True, tracker="accuracy"),
     Metric("train_exact", "rollouts with all answers right", _fact("grade", "exact/mean"), tracker="exact"),
-    Metric("sampled_accuracy", "held-out accuracy, sampled", _accuracy("sampled"),
+    Metric("sampled_accuracy", "held-out accuracy, sampled", _held_out("sampled"),
            column="sampled", terminal=".3f", page=INTERVAL, prefect=4, summary=True,
            compare=INTERVAL, compare_key="held_out_sampled"),
-    Metric("greedy_accuracy", "held-out accuracy, greedy", _accuracy("greedy"),
+    Metric("greedy_accuracy", "held-out accuracy, greedy", _held_out("greedy"),
            column="greedy", terminal=".3f", page=".1%", prefect=4, summary=True,
            compare=INTERVAL, compare_key="held_out_greedy"),
+    Metric("sampled_exact", "held-out puzzles with all answers right, sampled", _held_out("sampled", "exact"),
+           column="all right", page=INTERVAL, prefect=4, summary=True),
+    Metric("greedy_exact", "held-out puzzles with all answers right, greedy", _held_out("greedy", "exact"),
+           column="all right, greedy", page=INTERVAL, prefect=4, summary=True),
     Metric("proved_statements", "proved statements of a held-out answer", _statements("proved"), "statements",
            column="proved", terminal=".1f", page=".1f", prefect=2, summary=True, presence=Presence.WHERE_KNOWN),
     Metric("contradicted_statements", "contradicted statements of a held-out answer", _statements("contradicted"),
@@ -298,6 +302,9 @@ METRICS: tuple[Metric, ...] = (
            tracker="critic/vf_loss"),
     Metric("positive_nll", "negative log-probability of right completions", _step_mean("positive_nll"),
            "nats a token", tracker="positive_nll"),
+    Metric("router_aux_loss", "load-balancing loss of the router", _step_mean("router_aux_loss"),
+           column="router", page=".3f", prefect=3, summary=True, tracker="router_aux_loss",
+           presence=Presence.WHERE_KNOWN),
     Metric("updates", "optimizer steps", MetricSource("finetune", lambda record: len(record.steps)), compare="d"),
     Metric("skipped_steps", "skipped optimizer steps", MetricSource("finetune", _skipped_steps),
            column="skipped", page=_skipped_cell, prefect=0, summary=True, tracker="skipped_steps",

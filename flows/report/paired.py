@@ -39,7 +39,7 @@ class PairedResults:
         Returns:
             The gain; None if no puzzle was measured in both.
         """
-        after = self._after if among is None else self._after.filter(pl.col("puzzle_id").is_in(among))
+        after = self._after if among is None else self._after.filter(pl.col("prompt_id").is_in(among))
         return estimate_gain(after, self._before, mode=mode, metric=metric)
 
     def gains(self) -> dict[str, Interval]:

@@ -76,7 +76,7 @@ class RunView:
 
     @cached_property
     def timeline(self) -> Timeline | None:
-        """What happens when in a typical iteration; None if the run did not record it."""
+        """The timeline of a typical iteration; None if the run did not record it."""
         return run_timeline(self.record, self.store)
 
     @cached_property

@@ -23,7 +23,7 @@ SLOW_SHARE = 0.03
 
 
 class ShownRun:
-    """Shows a run in its tracker and in Prefect's interface; errors of Prefect's API are logged and stop nothing."""
+    """Shows a run in its tracker and in Prefect's interface; errors of Prefect's API are only logged."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ShownRun:
         """Shows the run up to iteration `n`, and returns a warning if reward rises while held-out accuracy falls.
 
         Args:
-            executed: Whether a stage of it was executed; otherwise Prefect's pages have it already.
+            executed: Whether a stage of it was executed; otherwise Prefect's pages show it already.
         """
         record = self._up_to(n)
         self._track(record)

@@ -22,7 +22,7 @@ from stages.statistics.estimates import Interval
 
 _DARKEST = (15, 118, 110)
 _SHARE = 0.6
-"""Share of the darkest colour at an accuracy of 1, so that black text stays legible."""
+"""Share of the darkest colour at an accuracy of 1, so that black text is legible."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,8 @@ def _changes(first: Artifact, last: Artifact, store: Store) -> dict[tuple[str, s
     puzzles = Artifact.open(store, Ref[Puzzles](**last.manifest.inputs["puzzles"]))
     table, results = puzzles.read_table(f"{last.manifest.facts['split']}.parquet", PUZZLES), PairedResults(first, last)
     gains = {
-        (task, mode): results.gain(mode, among=puzzle_ids)
-        for task, puzzle_ids in table.group_by("environment").agg("puzzle_id").iter_rows()
+        (task, mode): results.gain(mode, among=prompt_ids)
+        for task, prompt_ids in table.group_by("environment").agg("prompt_id").iter_rows()
         for mode in MODES
     }
     return {key: gain for key, gain in gains.items() if gain is not None}

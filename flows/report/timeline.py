@@ -1,7 +1,9 @@
-"""What happens when in an iteration: who waits for whom, and for which share of the time engine or trainer computes.
+"""The timeline of an iteration: which stage waits for which, and for which share of the time engine or trainer
+computes.
 
 Everything is read from the manifests: when each artifact was published, the seconds of its stage, and what they were
-spent on (`artifacts.activity`). A failed or killed attempt leaves no manifest, so its time counts as between stages.
+spent on (`artifacts.activity`). A failed or killed attempt leaves no manifest, so its time counts as time between
+stages.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from flows.lookup.history import IterationRecord, RunRecord
 
 Span = tuple[float, float]
-"""Begin and end in seconds."""
+"""Beginning and end in seconds."""
 
 WEIGHTS = "weights"
 _COMPUTES: tuple[Activity, ...] = ("engine", "trainer")
@@ -33,12 +35,12 @@ HEAD = ("", "begins", "ends", "waits for", "waits s", "computes s", "loads s", "
 
 @dataclass(frozen=True)
 class Bar:
-    """A stage, or the time from the last optimizer step to the publishing of the weights or of the training state.
+    """A stage, or the time from the last optimizer step to the publishing of the weights or of the optimizer state.
 
     Attributes:
-        name: The stage, `weights` or `training_state`.
+        name: The stage, `weights` or `optimizer_state`.
         iteration: The iteration to which it belongs.
-        span: Its begin and its end.
+        span: Its beginning and its end.
         spans: What it spent its time on, by activity; the rest is other work.
         ready: The artifact on which it waited longest, and when that was published; None if no input is of this run.
     """
@@ -56,12 +58,12 @@ class Bar:
 
 @dataclass(frozen=True)
 class Timeline:
-    """One iteration, in seconds from its begin: the decision of the iteration before, or else its first stage.
+    """One iteration, in seconds from its beginning: the decision of the iteration before, or else its first stage.
 
     Attributes:
         iteration: Its number.
-        length_s: Time from its begin to its last artifact, without a training state that is published later.
-        bars: All that happened in this time, also of the iterations before and after, in the order of the stages.
+        length_s: Time from its beginning to its last artifact, without an optimizer state that is published later.
+        bars: All bars in this time, including those of the iterations before and after, in the order of the stages.
         in_folder: Whether the store is a folder, into which the trainer itself writes.
         whole: Whether one attempt made the whole iteration. Otherwise the bars are those of the last attempt.
     """
@@ -78,7 +80,7 @@ class Timeline:
         return merged(self._of(*_COMPUTES), self.length_s)
 
     def shares(self) -> dict[str, float]:
-        """Returns how the time divides up, in shares of it: what engine or trainer computes comes first."""
+        """Returns the share of the time by activity; a moment counts for the first activity in this order."""
         waited = self._of(*self._store)
         levels = {
             "computes": self._of(*_COMPUTES),
@@ -146,7 +148,7 @@ class Timeline:
         return [span for bar in self._stages for span in bar.of(*activities)]
 
     def _late_states(self) -> list[Span]:
-        """Returns the times in which a stage waited for the training state of the iteration before."""
+        """Returns the times in which a stage waited for the optimizer state of the iteration before."""
         late: list[Span] = []
         for bar in self._stages:
             if bar.ready and bar.ready[0].startswith(STATE):
@@ -156,7 +158,7 @@ class Timeline:
 
 
 def run_timeline(record: RunRecord, store: Store) -> Timeline | None:
-    """Returns the iteration whose computing share is the median of all; None if nothing recorded what it did.
+    """Returns the iteration whose computing share is the median of all; None if no iteration recorded its activities.
 
     Iterations that several attempts made count only if there are no others; then the newest is returned.
     """
@@ -167,7 +169,7 @@ def run_timeline(record: RunRecord, store: Store) -> Timeline | None:
 
 
 def iteration_timeline(record: RunRecord, number: int, store: Store) -> Timeline | None:
-    """Returns the timeline of one iteration; None if it is not finished, or has no record of what it did."""
+    """Returns the timeline of one iteration; None if it is not finished, or did not record its activities."""
     return _timeline(record, number, store, _published(record))
 
 

@@ -51,7 +51,9 @@ NO_TRACKER: Tracker = _Nothing()
 
 
 @contextmanager
-def open_tracker(profile: Profile, store: Store, run: str, recipe: Mapping[str, Any]) -> Generator[Tracker]:
+def open_tracker(
+    profile: Profile, store: Store, run: str, recipe: Mapping[str, Any], refreshes: int = 0
+) -> Generator[Tracker]:
     """Opens the profile's tracker and closes it at the end. Call it before the work, so that its errors come early.
 
     Args:
@@ -59,11 +61,14 @@ def open_tracker(profile: Profile, store: Store, run: str, recipe: Mapping[str, 
         store: If it is a directory, its folder `trackers` is the default for these files.
         run: Name of the run.
         recipe: The settings to record.
+        refreshes: Number of requests to refresh stages of the run so far, after each of which figures may differ.
 
     Raises:
         BadInputError: Its package is not installed, or W&B refuses the run or has neither a key nor offline mode.
     """
-    tracker = NO_TRACKER if profile.tracker == "none" else _open(profile.tracker, _folder(profile, store), run, recipe)
+    tracker = NO_TRACKER
+    if profile.tracker != "none":
+        tracker = _open(profile.tracker, _folder(profile, store), run, recipe, refreshes)
     try:
         yield tracker
     finally:
@@ -75,13 +80,17 @@ def _folder(profile: Profile, store: Store) -> Path:
     return Path(folder).expanduser().resolve()
 
 
-def _open(name: Literal["wandb", "tensorboard"], folder: Path, run: str, recipe: Mapping[str, Any]) -> Tracker:
+def _open(
+    name: Literal["wandb", "tensorboard"], folder: Path, run: str, recipe: Mapping[str, Any], refreshes: int
+) -> Tracker:
     if importlib.util.find_spec(name) is None:
         raise BadInputError(
             f"tracker {name!r}", "its package is not installed", f"deerstalker[{name}]",
             f"run `uv sync --extra {name}`, or set the profile's tracker to none; {SEE_DOCTOR}",
         )  # fmt: skip
-    return _TensorBoard(folder, run, recipe) if name == "tensorboard" else _WeightsAndBiases(folder, run, recipe)
+    if name == "tensorboard":
+        return _TensorBoard(folder, run, recipe)
+    return _WeightsAndBiases(folder, run, recipe, refreshes)
 
 
 class _TensorBoard:
@@ -116,9 +125,13 @@ class _TensorBoard:
 
 
 class _WeightsAndBiases:
-    """A W&B run with an id made from the run's name, so that a continued run continues it; WANDB_* variables apply."""
+    """A W&B run with an id made from the run's name, so that a continued run continues it; WANDB_* variables apply.
 
-    def __init__(self, folder: Path, run: str, recipe: Mapping[str, Any]) -> None:
+    W&B keeps the first values of a step and drops later ones. So each request to refresh stages begins another W&B run
+    in the group of the first, which receives all iterations with their new values.
+    """
+
+    def __init__(self, folder: Path, run: str, recipe: Mapping[str, Any], refreshes: int) -> None:
         import wandb
 
         settings = wandb.Settings(silent=True, console="off")
@@ -133,8 +146,9 @@ class _WeightsAndBiases:
         try:
             self._run = wandb.init(
                 project=os.environ.get("WANDB_PROJECT") or PROJECT,
-                id=slug(run),
-                name=run,
+                id=slug(run) + (f"_refresh_{refreshes}" if refreshes else ""),
+                name=run + (f", refresh {refreshes}" if refreshes else ""),
+                group=os.environ.get("WANDB_RUN_GROUP") or run,
                 dir=folder,
                 config=dict(recipe),
                 mode="disabled" if mode == "disabled" else "offline" if is_offline else "online",

@@ -37,7 +37,7 @@ class Stages:
         ctx: The context that every stage gets.
         live: The display of the flow's progress.
         permit: The permit to use a GPU, if the profile names a limit.
-        states: The training states that are being saved.
+        states: The optimizer states that are being saved.
         last_task_run: Name of the task run after which `LastStageDone` is raised; None runs to the end.
     """
 
@@ -87,7 +87,7 @@ class Stages:
         return result
 
     def _save_state(self, label: str, trained: Weights) -> Future:
-        """Publishes the training state of weights in another thread, while later stages use the weights."""
+        """Publishes the optimizer state of weights in another thread, while later stages use the weights."""
         saving = trained.saving
         assert saving is not None
         name = task_run_name(f"save_{saving.key.rpartition('/')[2]}", label)

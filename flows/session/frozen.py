@@ -9,6 +9,7 @@ from artifacts.identity import differences
 from artifacts.layout import RunLayout
 from artifacts.store.store import MissingKeyError, Store
 from flows.config.recipe import Recipe
+from stages.answering.settings import Access
 from stages.environments.config import SourceConfig
 
 _CODE_SETTINGS = (
@@ -19,7 +20,7 @@ _CODE_SETTINGS = (
 
 
 def freeze_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
-    """Stores the resolved recipe under the run's name; a stored recipe never changes.
+    """Stores the resolved recipe under the run's name; a stored recipe is never changed.
 
     It is called just before the first artifact of the run is stored. So an attempt that fails earlier leaves the name
     free. If two attempts start with different recipes, the one that stores first keeps the name.
@@ -68,10 +69,13 @@ def check_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
         for name in recipe.puzzles.puzzle.LOCATIONS:
             stored["puzzles"]["puzzle"].pop(name, None)
             current["puzzles"]["puzzle"].pop(name, None)
-    for part in (stored, current):  # a file may have moved
+    for part in (stored, current):  # a file may have been moved
         for function in (part["finetune"]["loss"]["function"], part["grade"]["reward"]["function"]):
             if function is not None:
                 function.pop("folder")
+        if (judge := part["grade"]["reward"]["judge"]) is not None:
+            for name in (*Access.model_fields, "price", "max_cost"):
+                judge.pop(name, None)
     if changes := differences(stored, current):
         if any(change.startswith(_CODE_SETTINGS) for change in changes):
             raise IdentityMismatchError(

@@ -1,4 +1,4 @@
-"""Publishes training states in threads of their own, while later stages use the weights."""
+"""Publishes optimizer states in threads of their own, while later stages use the weights."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from artifacts.errors import TransientError
-from artifacts.refs import Ref, TrainingState
+from artifacts.refs import OptimizerState, Ref
 from stages.context import StageContext
 from stages.training.launch import Weights
 
@@ -16,7 +16,7 @@ class LastStageDone(Exception):  # noqa: N818 (no error)
 
 
 class Future(Protocol):
-    """The part of a Prefect future that is used here."""
+    """The methods of a Prefect future that this module uses."""
 
     def result(self) -> Any: ...
 
@@ -25,7 +25,7 @@ class Future(Protocol):
 
 @dataclass(frozen=True)
 class _Saving:
-    """A training state that is being saved.
+    """An optimizer state that is being saved.
 
     Attributes:
         future: The task that saves it.
@@ -39,14 +39,14 @@ class _Saving:
 
 
 class SavedStates:
-    """The training states of a flow that are being saved."""
+    """The optimizer states of a flow that are being saved."""
 
     def __init__(self, ctx: StageContext) -> None:
         self._ctx = ctx
         self._saving: dict[str, _Saving] = {}
 
     def save(self, trained: Weights, submit: Callable[[Weights], Future], again: Callable[[], Weights]) -> None:
-        """Begins to publish the training state of weights.
+        """Begins to publish the optimizer state of weights.
 
         Args:
             trained: The weights, whose state the trainer still writes.
@@ -56,7 +56,7 @@ class SavedStates:
         self._saving[trained.checkpoint.key] = _Saving(submit(trained), submit, again)
 
     def with_state(self, weights: Weights) -> Weights:
-        """Returns weights with their training state, after it is published.
+        """Returns weights with their optimizer state, after it is published.
 
         If it was lost, because the trainer died or the store did not answer, training is repeated as after a kill.
 
@@ -67,8 +67,8 @@ class SavedStates:
             return weights
         return replace(weights, state=self._saved(weights.checkpoint.key), saving=None)
 
-    def _saved(self, key: str) -> Ref[TrainingState] | None:
-        """Waits until the training state of the checkpoint with this key is published, and returns it."""
+    def _saved(self, key: str) -> Ref[OptimizerState] | None:
+        """Waits until the optimizer state of the checkpoint with this key is published, and returns it."""
         saving = self._saving.pop(key)
         for left in reversed(range(self._ctx.profile.retries + 1)):
             try:
@@ -76,7 +76,7 @@ class SavedStates:
             except TransientError as error:
                 if not left:
                     raise
-                self._ctx.log.warning("the training state of %s was lost, so training is repeated: %s", key, error)
+                self._ctx.log.warning("the optimizer state of %s was lost, so training is repeated: %s", key, error)
             trained = saving.again()
             if trained.saving is None:
                 return trained.state
@@ -85,7 +85,7 @@ class SavedStates:
         raise AssertionError  # the last error is raised
 
     def wait(self) -> None:
-        """Waits until all training states are published.
+        """Waits until all optimizer states are published.
 
         Raises:
             Exception: See `with_state`.
@@ -95,7 +95,7 @@ class SavedStates:
 
     @contextmanager
     def until_published(self) -> Generator[None]:
-        """Waits at the end of the block until all training states are published, also after an error.
+        """Waits at the end of the block until all optimizer states are published, even after an error.
 
         After a signal they are lost; the next command then repeats the training of the last iteration.
         """

@@ -20,9 +20,9 @@ from flows.upkeep.removal import OldStates
 from stages.context import StageContext
 
 SettleRows = Callable[["Session", Ref[Checkpoint], Ref[Puzzles], Sequence[int]], None]
-"""Gives the recipe of a run its rows, from the model, the puzzles and the tokens of their train prompts."""
+"""Decides the row sizes of a run's recipe, from the model, the puzzles and the tokens of their train prompts."""
 _NEVER = datetime.min.replace(tzinfo=UTC)
-"""A time before all artifacts."""
+"""A time before that of every artifact."""
 
 
 def _iteration_label(number: int) -> str:

@@ -52,7 +52,7 @@ class RunPages(Protocol):
     """Stored views of a run: Prefect's pages, the tracker and the report (see `flows.report.shown_run.ShownRun`)."""
 
     def iteration_finished(self, n: int, *, executed: bool) -> str | None:
-        """Shows the run up to iteration `n`, and returns a warning for the person who watches it, if there is one.
+        """Shows the run up to iteration `n`, and returns a warning to show, if there is one.
 
         Args:
             executed: Whether a stage of it was executed; if not, an earlier command has shown the iteration.

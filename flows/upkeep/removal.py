@@ -1,4 +1,4 @@
-"""Removes folders of artifacts, and old training states of a run."""
+"""Removes folders of artifacts, and old optimizer states of a run."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from artifacts.layout import STATE_PARTS, RunLayout, is_within, manifest_key, state_key
 from artifacts.manifest import Manifest, Pruned
 from artifacts.reading import Artifact, is_published
-from artifacts.refs import Decision, TrainingState
+from artifacts.refs import Decision, OptimizerState
 from artifacts.store.store import Store, Unfinished
 from stages.statistics.records import read_decision
 
 LOST_AFTER_S = 24 * 3600.0
-"""Age after which a write counts as lost. A process that still writes would have to send one file for a day."""
+"""Age after which a write counts as lost: no process takes a day to send one file."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,11 @@ def lost(writes: Iterable[Unfinished], older_than_s: float = LOST_AFTER_S) -> li
 
 
 class OldStates:
-    """Removes old training states of policy and value model while a run continues. Their manifests stay.
+    """Removes old optimizer states of policy and critic while a run continues. Their manifests are kept.
 
     A run still needs its newest states, and the states beside the checkpoints to which a rollback may return: the
-    standing one and the best. A value model does not roll back. The states of the newest iteration may be published
-    after its decision; until then the states before them are the newest.
+    promoted one and the best. A critic does not roll back. The states of the newest iteration may be published after
+    its decision; until then the states before them are the newest.
 
     Args:
         store: Store of the run.
@@ -115,12 +115,12 @@ class OldStates:
         self._earlier = left if self._keep_every and n % self._keep_every == 0 else [*left, n]
 
     def _remove(self, key: str) -> None:
-        manifest = Artifact.at(self._store, key, TrainingState).manifest
+        manifest = Artifact.at(self._store, key, OptimizerState).manifest
         folder = f"{key}/{manifest.attempt}"
         if manifest.pruned is not None:
             self._store.delete(folder)  # completes a removal that was interrupted
             return
         kept = f" and every {self._keep_every}th" if self._keep_every else ""
-        rule = f"keep_state_every = {self._keep_every}: the newest, those of the best and the promoted{kept}"
+        rule = f"keep_state_every = {self._keep_every}: all but the newest, the best and the promoted{kept}"
         size = sum(file.size_bytes for file in manifest.files.values())
         remove(self._store, [Removal(key, manifest.kind, size, folder, manifest)], rule)

@@ -24,9 +24,9 @@ from flows.upkeep.removal import Removal
 from stages.promotion.promoted import Promoted
 from stages.statistics.records import read_decision
 
-IterationPart = Literal["training_state", "checkpoint", "reference", "batch", "rollouts", "critic", "critic_state"]
+IterationPart = Literal["optimizer_state", "checkpoint", "reference", "batch", "rollouts", "critic", "critic_state"]
 _AT_ITERATION = re.compile(r"(?P<run>[^\s:@/]+)@(?P<iteration>[0-9]{1,7})")
-"""Matches the name RUN@ITERATION of a checkpoint or value model."""
+"""Matches the name RUN@ITERATION of a checkpoint or critic."""
 
 
 class Retention(Config):
@@ -37,7 +37,7 @@ class Retention(Config):
     """
 
     parts: tuple[IterationPart, ...] = Field(
-        default=("training_state", "critic_state"), description="Parts of an iteration that are removed."
+        default=("optimizer_state", "critic_state"), description="Parts of an iteration that are removed."
     )
     keep_last: int = Field(
         default=2,
@@ -53,8 +53,8 @@ class Retention(Config):
     )
     keep_for: Literal["regrade", "retrain"] = Field(
         default="retrain",
-        description="Kept iterations can be graded again; `retrain` also keeps the weights and the training state from "
-        "which they started.",
+        description="Kept iterations can be graded again; `retrain` also keeps the weights and the optimizer state "
+        "from which they started.",
     )
     comparisons: bool = Field(default=False, description="Also remove the results of `compare`.")
 
@@ -67,7 +67,7 @@ def plan(store: Store, rule: Retention, runs: Sequence[str] = (), damaged: list[
     """Returns the folders that the rule does not keep: run by run, sorted by key.
 
     Nothing is removed from a run with a damaged artifact, because its dependencies are unknown, or from a run whose
-    stages are to be made again (see `awaited`). Checkpoints and value models that a recipe of any run names stay.
+    stages are to be made again (see `awaited`). Checkpoints and critics that any run's recipe names are kept.
 
     Args:
         runs: Names of runs; all runs if empty.
@@ -96,7 +96,7 @@ def awaited(store: Store, runs: Sequence[str] = ()) -> list[str]:
 
 
 def _named(store: Store) -> set[str]:
-    """Returns the keys of all that recipes name: teachers, where other runs begin, and rollouts of other runs."""
+    """Returns the keys of all artifacts that recipes name: teachers, first weights, and rollouts of other runs."""
     named: set[str] = set()
     for run in run_names(store):
         with noted([], run):  # a damaged recipe is reported with its own run
@@ -112,7 +112,7 @@ def _named(store: Store) -> set[str]:
 
 
 def _of_iteration(run: str, number: int, *parts: str) -> set[str]:
-    """Returns the keys of parts of an iteration; none if the text is no name of a run."""
+    """Returns the keys of parts of an iteration; none if the text is not the name of a run."""
     with suppress(BadInputError):
         return {RunLayout(run).iteration(number, part) for part in parts}
     return set()
@@ -164,7 +164,7 @@ def _of_run(store: Store, run: str, rule: Retention, damaged: list[Damage] | Non
     refreshes = Refreshes()
     with noted(damaged, layout.refresh_requests):
         refreshes = Refreshes.read(store, layout)
-    if len(damaged or ()) > damage_before or refreshes.unfinished:  # else the rest of the request could not be done
+    if len(damaged or ()) > damage_before or refreshes.unfinished:  # an unfinished request may still need all files
         return []
     kept_keys = ancestors | _kept_by_rule(layout, published, rule)
     removals = _unpublished_folders(store, layout, keys, published)

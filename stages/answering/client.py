@@ -1,4 +1,4 @@
-"""A client of an OpenAI-compatible API: asks one question, with retries, and makes checks that cost nothing."""
+"""A client of an OpenAI-compatible API: asks one question, with retries, and runs checks that are free of charge."""
 
 import asyncio
 import json
@@ -13,9 +13,10 @@ from typing import Any, cast
 
 import openai
 
+from artifacts.documents.conversation import messages_of
 from artifacts.documents.suggestions import did_you_mean
 from artifacts.errors import BadInputError, DeerstalkerError
-from artifacts.local.input_files import LARGEST_ANSWER, UnfitInputError, check_size
+from artifacts.local.input_files import LARGEST_DOCUMENT, PLAIN_OR_GZIP, UnfitInputError, check_coding, check_size
 from artifacts.schemas import Outcome
 from stages.answering.settings import Access, ApiRequest
 
@@ -25,10 +26,10 @@ _NO_MONEY = ("insufficient_quota", "billing_hard_limit_reached")
 _LONGEST_DELAY_S = 60.0
 _LONGEST_RETRY_AFTER_S = 3600.0
 _LONGEST_WORDS = 400
-"""Largest number of characters of a provider's message that an error repeats."""
+"""Largest number of characters of a provider's message that an error quotes."""
 _CHECK_TIMEOUT_S = 30.0
 _OF_TRANSPORT = ("content-encoding", "content-length", "transfer-encoding")
-"""Headers about how an answer came, which no longer hold for its content."""
+"""Headers that describe the transfer of an answer, which are wrong for its decoded content."""
 
 
 class RefusedError(Exception):
@@ -126,20 +127,21 @@ def key_of(access: Access, where: str) -> str:
 
 
 class _BoundedClient(openai.DefaultAsyncHttpxClient):
-    """The HTTP client of openai, which reads no answer beyond `LARGEST_ANSWER`."""
+    """The HTTP client of openai, which reads no answer beyond `LARGEST_DOCUMENT`."""
 
     async def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
         """Sends a request and returns the answer with its content; `stream` is ignored.
 
         Raises:
-            UnfitInputError: The answer is larger.
+            UnfitInputError: The answer is larger, or compressed in another way than by gzip.
         """
         answer = await super().send(request, stream=True, **options)
         content = bytearray()
         try:
+            check_coding(answer.headers.get("content-encoding", ""))
             async for part in answer.aiter_bytes():
                 content += part
-                check_size(len(content), LARGEST_ANSWER)
+                check_size(len(content), LARGEST_DOCUMENT)
         finally:
             await answer.aclose()
         headers = [item for item in answer.headers.multi_items() if item[0] not in _OF_TRANSPORT]
@@ -161,12 +163,14 @@ class ApiClient:
     def __init__(self, request: ApiRequest, access: Access, where: str) -> None:
         self._request, self._access, self._where = request, access, where
         self._key = key_of(access, where)
-        # The retries here are counted, stored, and know that a truncated reply may have been charged.
+        # The retries of this module are counted and stored, and they assume that a truncated reply may have been
+        # charged.
         self._client = openai.AsyncOpenAI(
             api_key=self._key or "none",
             base_url=request.base_url,
             timeout=access.timeout_s,
             max_retries=0,
+            default_headers=PLAIN_OR_GZIP,
             http_client=_BoundedClient(follow_redirects=False),
         )
 
@@ -182,22 +186,26 @@ class ApiClient:
         If an API lists no models, only the first question shows whether it has the model.
 
         Raises:
-            BadInputError: The address is no API, the key is refused, or the list of models lacks the model.
+            BadInputError: The address is not that of an API, the key is refused, or the list of models lacks the model.
         """
         base_url = self._request.base_url
-        expected = "an OpenAI-compatible API; its address mostly ends in /v1"
+        expected = "an OpenAI-compatible API; its address usually ends in /v1"
         try:
-            raw = await self._client.with_options(timeout=_CHECK_TIMEOUT_S).models.with_raw_response.list()
+            async with asyncio.timeout(_CHECK_TIMEOUT_S):  # that of the client is for each part of an answer
+                raw = await self._client.with_options(timeout=_CHECK_TIMEOUT_S).models.with_raw_response.list()
             content = raw.http_response.content
         except openai.APIStatusError as error:
             if error.status_code in (401, 403):
                 raise self._refused_key(error) from error
             if not isinstance(error.body, Mapping):
-                problem = f"{base_url} is no API: GET /models answers HTTP {error.status_code}, not in JSON"
+                problem = f"{base_url} is not an API: GET /models answers HTTP {error.status_code}, not in JSON"
                 raise BadInputError(self._where, problem, expected, "correct base_url") from error
             return
         except UnfitInputError as error:
-            problem = f"{base_url} is no API: GET /models answers {error.strerror}"
+            problem = f"{base_url} is not an API: GET /models answers {error.strerror}"
+            raise BadInputError(self._where, problem, expected, "correct base_url") from error
+        except TimeoutError as error:
+            problem = f"{base_url} is not an API: GET /models has no whole answer within {_CHECK_TIMEOUT_S:g} s"
             raise BadInputError(self._where, problem, expected, "correct base_url") from error
         except openai.APIConnectionError as error:
             problem = f"{base_url} cannot be reached ({self._masked(str(error.__cause__ or error))})"
@@ -205,7 +213,7 @@ class ApiClient:
         try:
             listed = json.loads(content)
         except ValueError as error:
-            problem = f"{base_url} is no API: GET /models answers {content[:40]!r}"
+            problem = f"{base_url} is not an API: GET /models answers {content[:40]!r}"
             raise BadInputError(self._where, problem, expected, "correct base_url") from error
         entries = _items(listed.get("data") if isinstance(listed, dict) else listed)
         names = [str(item["id"]) for item in entries if isinstance(item.get("id"), str)]
@@ -249,14 +257,15 @@ class ApiClient:
             _PassingError: There is no reply, and another attempt may have one.
         """
         try:
-            raw = await self._client.chat.completions.with_raw_response.create(
-                model=self._request.model,
-                messages=[{"role": "user", "content": prompt}],
-                extra_body=self._request.parameters.body(sample),
-                extra_headers={"Idempotency-Key": token},
-            )
+            async with asyncio.timeout(self._access.timeout_s):
+                raw = await self._client.chat.completions.with_raw_response.create(
+                    model=self._request.model,
+                    messages=cast("Any", messages_of(prompt)),
+                    extra_body=self._request.parameters.body(sample),
+                    extra_headers={"Idempotency-Key": token},
+                )
             content = raw.http_response.content
-        except openai.APITimeoutError as error:
+        except (openai.APITimeoutError, TimeoutError) as error:
             words = f"no reply within {self._access.timeout_s:g} s"
             raise _PassingError(words, charged=True) from error
         except UnfitInputError as error:
@@ -273,7 +282,7 @@ class ApiClient:
                 f"a reply that is not JSON, {self._masked(repr(content[-40:]))}", charged=True
             ) from error
         if not isinstance(body, dict):
-            raise _PassingError(f"a reply that is no object, {self._masked(repr(body))[:80]}", charged=True)
+            raise _PassingError(f"a reply that is not an object, {self._masked(repr(body))[:80]}", charged=True)
         reply = cast("dict[str, Any]", body)
         if not _items(reply.get("choices")):
             fault = reply.get("error")
@@ -320,7 +329,7 @@ def _items(value: object) -> list[dict[str, Any]]:
 
 
 def _lists(names: Sequence[str], model: str) -> bool:
-    """Returns whether a list has a model; lists may lack a router's `:variant` and add the prefix `models/`."""
+    """Returns whether a list has a model; lists may omit a router's `:variant` and add the prefix `models/`."""
     plain = {name.removeprefix("models/") for name in names}
     return bool({model, model.removeprefix("models/"), model.partition(":")[0]} & plain)
 
@@ -382,13 +391,14 @@ def _table(value: object) -> dict[str, Any]:
 
 
 def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
+    """Returns a text that can be stored: of an emoji that was cut off, half an escape is left, which is no UTF-8."""
+    return value.encode(errors="replace").decode() if isinstance(value, str) and value else None
 
 
 def _content(value: object) -> str:
     """Returns the text of a message, which is a string or a list of parts."""
     if isinstance(value, str):
-        return value
+        return _text(value) or ""
     return "".join(_text(part.get("text")) or "" for part in _items(value))
 
 
@@ -398,7 +408,10 @@ def stop_of(error: RefusedError, access: Access, where: str) -> DeerstalkerError
         case 401 | 403:
             problem, remedy = f"it refuses the key or the model: {error}", f"check {access.api_key_env or 'the key'}"
         case 402 | 429:
-            problem, remedy = f"its account is out of money: {error}", "the same command continues with what is missing"
+            problem, remedy = (
+                f"its account has no credit left: {error}",
+                "the same command continues with what is missing",
+            )
         case 404:
             problem, remedy = f"unknown: {error}", "correct model or base_url"
         case _:

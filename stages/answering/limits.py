@@ -24,7 +24,7 @@ class TokenRate:
         self._turn = asyncio.Lock()
 
     async def take(self, tokens: float) -> None:
-        """Takes these tokens once the bucket has them, or is full if they exceed it; calls are served in order."""
+        """Takes the tokens once the bucket has them, or is full if they exceed its size; calls are served in order."""
         if not self._capacity:
             return
         async with self._turn:
@@ -59,7 +59,7 @@ class Budget:
     reserved: float = field(default=0.0)
 
     def fits(self, most: float) -> bool:
-        """Returns whether an answer of at most this cost cannot pass the limit."""
+        """Returns whether an answer that costs at most `most` stays within the limit."""
         return self.limit is None or self.spent + self.reserved + most <= self.limit
 
     def settle(self, most: float, cost: float) -> None:

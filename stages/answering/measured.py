@@ -123,7 +123,7 @@ def measured(
         name=name,
         kind=kind,
         model=model,
-        puzzles=answers["puzzle_id"].n_unique(),
+        puzzles=answers["prompt_id"].n_unique(),
         samples=answers["sample"].n_unique(),
         gradings={grader: _accuracy(table) for grader, table in results.items()},
         outcomes=dict(sorted(answers["outcome"].value_counts().iter_rows())),
@@ -146,17 +146,17 @@ def results_of(
     Every answer has a row, whatever its outcome; an unknown length is 0. With `prove`, the statements of answers are
     proved and counted; otherwise their columns are null.
     """
-    graded = graded_texts(answers.select("text", "puzzle_id").iter_rows(), known, grader)
+    graded = graded_texts(answers.select("text", "prompt_id").iter_rows(), known, grader)
     rows = [
         {
-            "puzzle_id": row["puzzle_id"],
+            "prompt_id": row["prompt_id"],
             "mode": "sampled",
             "sample": row["sample"],
             **grade_columns(grades),
             "finish_reason": _FINISH_REASONS.get(row["outcome"], "abort"),
             "completion_tokens": row["completion_tokens"] or 0,
             "text": row["text"],
-            **deduction_columns(count_deductions(row["text"], known[row["puzzle_id"]]) if prove else None),
+            **deduction_columns(count_deductions(row["text"], known[row["prompt_id"]]) if prove else None),
         }
         for row, grades in zip(answers.iter_rows(named=True), graded, strict=True)
     ]
@@ -173,7 +173,7 @@ def check_graders(puzzles: pl.DataFrame) -> None:
     known = puzzles_by_id(first)
     for grader in graders_of(first):
         graded_texts(
-            [(puzzle.thinking.closing, puzzle_id) for puzzle_id, puzzle in known.items()], known, cast(Grader, grader)
+            [(puzzle.thinking.closing, prompt_id) for prompt_id, puzzle in known.items()], known, cast(Grader, grader)
         )
 
 

@@ -11,6 +11,8 @@ from pydantic import Field
 from artifacts.config import Config
 
 _MILLION = 1e6
+MOST_TOKENS = 10**9
+"""Largest count of tokens in a reply's usage that is believed."""
 
 
 def dollars(amount: float) -> str:
@@ -38,7 +40,7 @@ def cached_tokens(usage: Mapping[str, Any]) -> float:
     """Returns the number of cached prompt tokens that a reply's usage states; 0 if it states none."""
     details = usage.get("prompt_tokens_details")
     cached = cast("dict[str, Any]", details).get("cached_tokens") if isinstance(details, Mapping) else None
-    return float(cached) if isinstance(cached, int | float) and cached > 0 else 0.0
+    return float(cached) if isinstance(cached, int | float) and 0 < cached <= MOST_TOKENS else 0.0
 
 
 class Dated(Config):

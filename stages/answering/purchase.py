@@ -15,7 +15,7 @@ from artifacts.refs import Answers
 from artifacts.schemas import ANSWERS, Outcome, as_table
 from stages.answering.client import ApiClient, LostError, RefusedError, Reply, stop_of
 from stages.answering.limits import Budget, BudgetReachedError, TokenRate
-from stages.answering.prices import TokenPrice, Tokens, cached_tokens, dollars
+from stages.answering.prices import MOST_TOKENS, TokenPrice, Tokens, cached_tokens, dollars
 from stages.answering.settings import Access, ApiRequest
 
 STEM = "answers"
@@ -33,13 +33,13 @@ class PuzzleSample:
     """One sample of one puzzle.
 
     Attributes:
-        puzzle_id: Id of the puzzle.
+        prompt_id: Id of the puzzle.
         group: Index of the puzzle in its split.
         sample: Index of the sample.
         prompt: The message.
     """
 
-    puzzle_id: str
+    prompt_id: str
     group: int
     sample: int
     prompt: str
@@ -52,7 +52,7 @@ class PuzzleSample:
 
 @dataclass(frozen=True)
 class Service:
-    """The circumstances of buying answers of one model; none of them is part of an identity.
+    """How the answers of one model are bought. None of these settings is part of an identity.
 
     Attributes:
         name: Name of the model in its file.
@@ -93,7 +93,8 @@ def usage_tokens(usage: dict[str, Any]) -> tuple[int | None, int | None]:
     """Returns the numbers of prompt and completion tokens of a usage; None where it does not state them."""
 
     def count(*names: str) -> int | None:
-        return next((value for name in names if isinstance(value := usage.get(name), int) and value >= 0), None)
+        counts = (value for name in names if isinstance(value := usage.get(name), int))
+        return next((value for value in counts if 0 <= value <= MOST_TOKENS), None)
 
     return count("prompt_tokens", "input_tokens"), count("completion_tokens", "output_tokens")
 
@@ -235,7 +236,7 @@ class _Buyer:
         if self._service.access.failed_calls == "count":
             await self._store(question, _no_reply("failed", error.words, attempts=error.attempts))
             return
-        self._lost.append(f"{question.puzzle_id}: {error}")
+        self._lost.append(f"{question.prompt_id}: {error}")
         self._lost_in_a_row += 1
         if self._lost_in_a_row >= max(3, self._service.access.concurrency):
             self._stop = self._stop or TransientError(
@@ -261,7 +262,7 @@ def row_of(question: PuzzleSample, reply: Reply) -> dict[str, Any]:
     prompt_tokens, completion_tokens = (0, 0) if reply.outcome == "rejected" else usage_tokens(reply.usage)
     return {
         "answer": question.answer,
-        "puzzle_id": question.puzzle_id,
+        "prompt_id": question.prompt_id,
         "group": question.group,
         "sample": question.sample,
         "text": reply.text,

@@ -7,11 +7,35 @@ from typing import Annotated, Any, Literal, Self, cast
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from artifacts.config import Config
+from artifacts.errors import BadInputError
 
 _OURS = ("messages", "model", "n", "stream")
 """Fields of a request that the stage sets."""
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,59}")
 """Form of the name of an environment variable."""
+_SECRETS = ("api_key", "key", "token", "secret", "password", "authorization", "headers")
+"""Names of settings that may hold a key."""
+
+
+def refuse_keys(table: Mapping[str, Any], where: str) -> None:
+    """Refuses settings that may hold a key, before any error could repeat its value.
+
+    Args:
+        table: The settings of a model behind an API.
+        where: Start of the error.
+
+    Raises:
+        BadInputError: One has the name of a key, or `api_key_env` is not the name of a variable.
+    """
+    if secrets := [setting for setting in table if setting.lower() in _SECRETS]:
+        found = f"the setting {secrets[0]!r}, which may hold a key (its value is not shown)"
+        remedy = "set api_key_env to the name of the environment variable that holds it"
+        raise BadInputError(where, found, "no key in the file", remedy)
+    variable = table.get("api_key_env")
+    if isinstance(variable, str) and not VARIABLE.fullmatch(variable):
+        found = "api_key_env is not the name of a variable (its value is not shown)"
+        expected = "the name of an environment variable, such as OPENAI_API_KEY"
+        raise BadInputError(where, found, expected, "never the key itself")
 
 
 class Parameters(Config):

@@ -46,12 +46,12 @@ def rates(graded: pl.DataFrame, *, name: str, iteration: int, weights_digest: st
     """Returns the pass rate of each puzzle: rows of the `levels` schema, sorted by puzzle.
 
     Args:
-        graded: A row for each completion: `puzzle_id`, `accuracy`, `exact`, `truncated`, and `tokens`, its length.
+        graded: A row for each completion: `prompt_id`, `accuracy`, `exact`, `truncated`, and `tokens`, its length.
         name: Name of the model that wrote the completions.
         iteration: Number of the iteration that sampled them; 0 for none.
         weights_digest: Content digest of the model.
     """
-    by_puzzle = graded.group_by("puzzle_id").agg(
+    by_puzzle = graded.group_by("prompt_id").agg(
         pl.len().cast(pl.Int32).alias("samples"),
         pl.col("accuracy").mean(),
         pl.col("exact").cast(pl.Float64).mean(),
@@ -63,15 +63,15 @@ def rates(graded: pl.DataFrame, *, name: str, iteration: int, weights_digest: st
         pl.lit(iteration, pl.Int32).alias("iteration"),
         pl.lit(weights_digest).alias("weights_digest"),
     )
-    return named.select(*LEVELS.columns).sort("puzzle_id")
+    return named.select(*LEVELS.columns).sort("prompt_id")
 
 
 def updated(levels: pl.DataFrame | None, newer: pl.DataFrame) -> pl.DataFrame:
     """Returns levels in which newer rates replace those of the same puzzle and name."""
     if levels is None:
         return newer
-    kept = levels.join(newer, on=["puzzle_id", "name"], how="anti")
-    return pl.concat([kept, newer]).sort("name", "puzzle_id")
+    kept = levels.join(newer, on=["prompt_id", "name"], how="anti")
+    return pl.concat([kept, newer]).sort("name", "prompt_id")
 
 
 def rate_figures(levels: pl.DataFrame) -> dict[str, dict[str, Any]]:
@@ -115,8 +115,8 @@ def column_values(puzzles: pl.DataFrame, levels: pl.DataFrame | None, column: st
     rated = as_table([], LEVELS) if levels is None else levels
     if name != RUN and name not in rated["name"]:
         raise _missing(column, sorted(f"{kind}:{item}" for item in rated["name"].unique()))
-    chosen = rated.filter(pl.col("name") == name).select("puzzle_id", pl.col(kind).alias("value"))
-    return puzzles.select("puzzle_id").join(chosen, on="puzzle_id", how="left", maintain_order="left")["value"]
+    chosen = rated.filter(pl.col("name") == name).select("prompt_id", pl.col(kind).alias("value"))
+    return puzzles.select("prompt_id").join(chosen, on="prompt_id", how="left", maintain_order="left")["value"]
 
 
 def _sizes(puzzles: pl.DataFrame, name: str) -> pl.Series:

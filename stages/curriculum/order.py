@@ -76,7 +76,7 @@ Order = Shuffled | Ascending | Pools
 
 
 class Condition(Config):
-    """Bounds of a column. A puzzle without a rate meets every condition on it, so that it is tried."""
+    """Bounds of a column. A puzzle without a rate satisfies every condition on the rate, so that it is tried."""
 
     column: Column = Field(description="Column that is compared.")
     above: float | None = Field(default=None, description="The value must be greater than this.")
@@ -104,7 +104,7 @@ class Condition(Config):
 
 
 class Selection(Config):
-    """Puzzles that meet all conditions, or a random share of them."""
+    """Puzzles that satisfy all conditions, or a random share of them."""
 
     all: tuple[Condition, ...] = Field(max_length=20, description="Conditions that must all hold.")
     share: float = Field(default=1.0, gt=0, le=1, description="Share of these puzzles that is taken, chosen by seed.")
@@ -145,7 +145,7 @@ def eligible(
     for number, selection in enumerate(where):
         meets = values.select(pl.all_horizontal([item.expression() for item in selection.all])).to_series()
         if selection.share < 1.0:
-            lucky = [random.Random(f"{seed}/{number}/{name}").random() < selection.share for name in train["puzzle_id"]]
+            lucky = [random.Random(f"{seed}/{number}/{name}").random() < selection.share for name in train["prompt_id"]]
             meets &= pl.Series(lucky)
         taken |= meets
     return train.filter(taken)
@@ -189,7 +189,7 @@ def stride(
     """Returns the puzzles of one iteration, each once.
 
     Iterations take consecutive strides of an endless sequence of passes. Each pass has every puzzle once, in an
-    order of its own. If a stride crosses the end of a pass, it may meet a puzzle twice and then has fewer than `count`
+    order of its own. A stride that crosses the end of a pass may contain a puzzle twice; then it has fewer than `count`
     different ones.
 
     Args:

@@ -1,9 +1,9 @@
-"""Lays the changes of a phase over the sections of its recipe: plain settings, before they are validated."""
+"""Applies the changes of each phase to the recipe's sections: plain settings, before they are validated."""
 
 from typing import Any
 
 SECTIONS = ("sample", "grade", "pack", "finetune")
-"""Sections that a phase may change. The others hold for the whole run; evaluations stay comparable."""
+"""Sections that a phase may change. All others hold for the whole run, so that evaluations are comparable."""
 
 
 def with_base_sections(data: dict[str, Any]) -> dict[str, Any]:

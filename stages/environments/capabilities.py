@@ -74,7 +74,7 @@ class Lists(Protocol):
 
 @runtime_checkable
 class GradesMany(Protocol):
-    """Grades many completions at once, where that is faster, for example in several processes."""
+    """Grades many completions at once, if that is faster, for example in several processes."""
 
     def grade_many(self, answered: Sequence[tuple[str, Puzzle]]) -> list[Graded]:
         """Returns the grades of completions, each given with its puzzle, in order."""
@@ -105,7 +105,7 @@ class ReadsPublished(Protocol):
         """Words that occur in every prompt of this environment and in no prompt of another."""
         ...
 
-    def read(self, puzzle_id: str, num_clues: int, prompt: str, solution: dict[str, str]) -> Puzzle:
+    def read(self, prompt_id: str, num_clues: int, prompt: str, solution: dict[str, str]) -> Puzzle:
         """Returns a puzzle from its text and solution.
 
         Raises:
@@ -228,7 +228,7 @@ class Proves(Protocol):
 class AnswersCalls(Protocol):
     """A solver that completions can ask (see `stages.environments.solver_tool`)."""
 
-    def told(self, statements: list[str], puzzle: Puzzle) -> list[str]:
+    def tool_output(self, statements: list[str], puzzle: Puzzle) -> list[str]:
         """Returns the solver's answer to some statements: sentences in the words of the puzzle, or a fixed sentence.
 
         The sentences in the words of the puzzle are proved from the rules and the statements that can be read.
@@ -248,6 +248,31 @@ class AnswersCalls(Protocol):
         ...
 
 
+@runtime_checkable
+class TakesSteps(Protocol):
+    """Answers each turn of a completion with an observation, until the episode ends."""
+
+    def observe(self, turns: Sequence[str], puzzle: Puzzle) -> str | None:
+        """Returns the observation after the last turn; None if the episode ends with it.
+
+        Args:
+            turns: What the model wrote, turn by turn, from the start of the episode; texts without marks (see
+                `stages.environments.solver_tool.without_marks`).
+            puzzle: The episode.
+        """
+        ...
+
+
+@runtime_checkable
+class ReadsThoughts(Protocol):
+    """May grade whole completions, with their thoughts."""
+
+    @property
+    def reads_thoughts(self) -> bool:
+        """Whether it does, instead of grading answers only."""
+        ...
+
+
 _ABILITIES: dict[type[Any], str] = {
     Generates: "generate puzzles from a seed",
     Lists: "list its items",
@@ -263,6 +288,8 @@ _ABILITIES: dict[type[Any], str] = {
     HasKinds: "sort clues and questions by kind",
     Proves: "solve a question or prove a statement",
     AnswersCalls: "answer calls of a solver",
+    TakesSteps: "answer in several turns",
+    ReadsThoughts: "read thoughts",
 }
 
 

@@ -1,4 +1,4 @@
-"""Base classes of the settings of environments. Quick to import: no library of tables."""
+"""Base classes of the settings of environments. It does not import Polars, so it loads fast."""
 
 from abc import abstractmethod
 from pathlib import Path

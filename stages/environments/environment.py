@@ -56,11 +56,12 @@ _ENVIRONMENTS = {
     "zebra": "stages.environments.zebra.environment:ZEBRA",
 }
 """The object of each environment by its name."""
-FUNCTION, PACKAGE = "FILE.py:OBJECT", "package"
+FUNCTION, PACKAGE, VERIFIERS = "FILE.py:OBJECT", "package", "verifiers"
 _BY_PREFIX = {
     "file": "stages.environments.question_file.environment:question_file",
     FUNCTION: "stages.environments.user_code.environment:user_environment",
     PACKAGE: "stages.environments.user_code.environment:user_environment",
+    VERIFIERS: "stages.environments.user_code.environment:user_environment",
     "maths": "stages.environments.maths.environment:maths",
     "reasoning_gym": "stages.environments.reasoning_gym.environment:reasoning_gym",
 }
@@ -68,6 +69,9 @@ _BY_PREFIX = {
 
 The name that is stored with an item holds everything that its grading depends on, so a stored set can be graded again.
 """
+
+_WITH_NAMES = {"reasoning_gym": "reasoning_gym:TASK", VERIFIERS: f"{VERIFIERS}:NAME"}
+"""How a recipe writes kinds whose names have two parts."""
 
 
 def names() -> tuple[str, ...]:
@@ -78,9 +82,7 @@ def names() -> tuple[str, ...]:
 def names_of_kinds(kinds: Sequence[str]) -> list[str]:
     """Returns how recipes name the environments of some kinds (see `kind_of`), installed packages by their names."""
     return [
-        written
-        for kind in kinds
-        for written in (installed() if kind == PACKAGE else [f"{kind}:TASK" if kind == "reasoning_gym" else kind])
+        written for kind in kinds for written in (installed() if kind == PACKAGE else [_WITH_NAMES.get(kind, kind)])
     ]
 
 

@@ -1,4 +1,4 @@
-"""Puzzles of several environments in one stream, in fixed shares. Quick to import: no library of tables."""
+"""Puzzles of several environments in one stream, in fixed shares. Does not import Polars."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -26,9 +26,9 @@ class MixtureConfig(GeneratorConfig):
         min_length=1,
         max_length=200,
         description="The environments: `{ puzzle = { environment = ... }, weight = 2 }` each. The puzzles of a stream "
-        "come from them in turn, by `weight` (1 to 1000, by default 1): of 3 successive puzzles a part with weight 2 "
-        "and one with weight 1 give 2 and 1. A part that repeats its puzzles gets a smaller share, because repeated "
-        "puzzles are dropped.",
+        "come from them in turn, by `weight` (1 to 1000, by default 1): of 3 successive puzzles, a part with weight "
+        "2 gives 2 and a part with weight 1 gives 1. A part that repeats its puzzles gets a smaller share, because "
+        "repeated puzzles are dropped.",
     )
 
     @property

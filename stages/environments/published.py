@@ -16,7 +16,7 @@ _FIELDS = {"num_clues", "prompt", "solution"}
 def read_puzzles(path: Path | str) -> list[Puzzle]:
     """Returns the puzzles of a file, of any environment, in order.
 
-    The `puzzle_id` consists of the file's name and the position in the file.
+    The `prompt_id` consists of the file's name and the position in the file.
 
     Raises:
         BadInputError: The file cannot be read, is not JSON, or does not hold such puzzles; the message names the file,
@@ -36,7 +36,7 @@ def read_puzzles(path: Path | str) -> list[Puzzle]:
 def of_text(prompt: str) -> ReadsPublished:
     """Returns the environment whose mark is in a prompt.
 
-    If no mark is, returns the first environment, whose reader then reports the error.
+    If there is none, returns the first environment, whose reader then reports the error.
     """
     readers = [item for name in environment.names() if isinstance(item := environment.get(name), ReadsPublished)]
     return next((item for item in readers if item.mark in prompt), readers[0])
@@ -54,7 +54,7 @@ def _described(value: object) -> str:
     return names.get(type(value), "null")
 
 
-def _read_one(where: str, puzzle_id: str, entry: Any) -> Puzzle:
+def _read_one(where: str, prompt_id: str, entry: Any) -> Puzzle:
     if not isinstance(entry, dict):
         raise BadInputError(where, _described(entry), "an object with num_clues, prompt and solution")
     fields = cast(dict[str, Any], entry)
@@ -76,6 +76,6 @@ def _read_one(where: str, puzzle_id: str, entry: Any) -> Puzzle:
         if not isinstance(answer, str) or not answer.strip():
             raise BadInputError(f"{where}.solution.{letter}", _described(answer), "a string that is not empty")
     try:
-        return of_text(prompt).read(puzzle_id, num_clues, prompt, cast(dict[str, str], answers))
+        return of_text(prompt).read(prompt_id, num_clues, prompt, cast(dict[str, str], answers))
     except BadInputError as error:
         raise BadInputError(f"{where}.{error.where}", error.found, error.expected, error.remedy) from error

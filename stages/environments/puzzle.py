@@ -12,12 +12,12 @@ FileGrader = Literal["exact", "choice", "number", "boxed", "regex"]
 FILE_GRADERS: tuple[FileGrader, ...] = get_args(FileGrader)
 """Rules by which the answers to questions from a file are read; see `QuestionFileConfig.grader`."""
 StatementVerdict = Literal["restated", "proved", "open", "contradicted"]
-Style = Literal["plain", "terse", "cited"]
+Style = Literal["plain", "terse", "cited", "bare"]
 """The format of a derivation.
 
 `plain`: numbered lines; each has a statement and then the numbers of its premises. `terse`: the premises come first,
 and every line has a name that later lines use. `cited`: the premises come first, in the words of clues and earlier
-lines.
+lines. `bare`: the statements alone.
 """
 Taught = Style | Literal["transcripts"]
 """Texts, other than answers, on which a warm start trains: derivations of a style, or transcripts with the solver."""
@@ -28,7 +28,7 @@ class Puzzle:
     """One puzzle of any environment.
 
     Attributes:
-        puzzle_id: Unique within a set.
+        prompt_id: Unique within a set.
         environment: Name of its environment (see `stages.environments.environment`).
         prompt: The whole text that the model receives.
         solution: Answer to each question, by letter; the only answer to a question from a file is named `answer`.
@@ -40,7 +40,7 @@ class Puzzle:
         thinking: The part of a completion that graders read.
     """
 
-    puzzle_id: str
+    prompt_id: str
     environment: str
     prompt: str
     solution: dict[str, str]
@@ -150,7 +150,7 @@ class Checked:
     """The result of solving a puzzle from its text alone, compared with its given solution.
 
     Attributes:
-        puzzle_id: Id of the puzzle.
+        prompt_id: Id of the puzzle.
         unread: Sentences that the reader could not read, each with its place; such a puzzle is not solved.
         answers: The solver's answers by letter; empty if there is no solution.
         unique: Whether the clues allow no other answer (proved), by letter.
@@ -160,7 +160,7 @@ class Checked:
         seconds: Wall time of reading and solving.
     """
 
-    puzzle_id: str
+    prompt_id: str
     unread: tuple[str, ...]
     answers: dict[str, str]
     unique: dict[str, bool]

@@ -2,7 +2,9 @@
 
 import hashlib
 from collections.abc import Mapping
+from typing import Any
 
+from artifacts.documents.conversation import messages_of
 from stages.environments.puzzle import Graded, Parsed, Puzzle
 
 ANSWER, ITEM = "answer", "item"
@@ -15,7 +17,7 @@ _KEPT_CHARACTERS = 200
 
 
 def single_item(
-    puzzle_id: str,
+    prompt_id: str,
     environment: str,
     prompt: str,
     solution: Mapping[str, str],
@@ -25,7 +27,7 @@ def single_item(
 ) -> Puzzle:
     """Returns an item without clues, whose digest is that of its prompt; the arguments are the fields of `Puzzle`."""
     return Puzzle(
-        puzzle_id=puzzle_id,
+        prompt_id=prompt_id,
         environment=environment,
         prompt=prompt,
         solution=dict(solution),
@@ -34,6 +36,12 @@ def single_item(
         digest=hashlib.sha256(prompt.encode()).hexdigest(),
         difficulty=dict(difficulty or {}),
     )
+
+
+def reward_item(prompt: str, solution: Mapping[str, str]) -> dict[str, Any]:
+    """Returns what a user's reward function gets of an item; the prompt is a text, or the list of its messages."""
+    messages = messages_of(prompt)
+    return {"prompt": prompt if len(messages) == 1 else messages, "solution": dict(solution)}
 
 
 def single_grade(words: str | None, accuracy: float, note: str = "", *, value: str | None = None) -> Graded:

@@ -1,6 +1,6 @@
-"""A solver that a completion can ask: the syntax of a call and of its answer.
+"""A solver that a completion can ask: the syntax of a call and of its answer, and of what an environment replies.
 
-A call is a list of statements in the words of the puzzle's clues, one a line. The solver writes, also as statements,
+A call is a list of statements in the words of the puzzle's clues, one a line. The solver answers with statements, too:
 the answers to the puzzle's questions that all solutions of the call's statements share:
 
     <ask>
@@ -11,10 +11,12 @@ the answers to the puzzle's questions that all solutions of the call's statement
     Mr. Boddy was murdered in the Lounge
     </told>
 
-The text between the marks of an answer is the solver's, so graders do not read it (see `own_words`).
+The text between the marks of an answer is the solver's, so graders do not read it (see `own_words`). The stored text of
+an episode has its observations between the same marks; the model reads them as messages of the user.
 """
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -28,6 +30,7 @@ LIMIT = 1.0
 """Limit of one answer in CP-SAT's deterministic time, whose unit is about a second. It is equal on all machines."""
 
 S = TypeVar("S")
+_OBSERVATION = re.compile(rf"\n{ANSWER_START}\n(.*?)\n{ANSWER_END}\n", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -38,12 +41,34 @@ class Passage:
     by_tool: bool = False
 
 
+def without_marks(text: str) -> str:
+    """Returns a text in which no answer of a tool begins or ends."""
+    return text.replace(ANSWER_START, f" {ANSWER_START[1:-1]} ").replace(ANSWER_END, f" {ANSWER_END[1:-1]} ")
+
+
+def write_episode(turns: Sequence[str], observations: Sequence[str]) -> str:
+    """Returns the text of an episode: what the model wrote, with an observation after each turn but the last.
+
+    Args:
+        turns: Texts without marks.
+        observations: Texts without marks, one fewer.
+    """
+    pairs = zip(observations, turns[1:], strict=True)
+    return "".join([turns[0], *(write_tool_output([observation]) + turn for observation, turn in pairs)])
+
+
+def read_episode(text: str) -> tuple[list[str], list[str]]:
+    """Returns the turns and the observations that `write_episode` wrote."""
+    pieces = _OBSERVATION.split(text)
+    return pieces[::2], pieces[1::2]
+
+
 def write_call(statements: Iterable[str]) -> str:
     """Returns the text of a call."""
     return "\n".join([CALL_START, *statements, CALL_END])
 
 
-def write_told(sentences: Iterable[str]) -> str:
+def write_tool_output(sentences: Iterable[str]) -> str:
     """Returns the text of an answer, which continues the line of the call's end."""
     return "\n".join(["", ANSWER_START, *sentences, ANSWER_END, ""])
 

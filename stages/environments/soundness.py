@@ -21,13 +21,13 @@ class Refuted:
     """A statement that the clues contradict.
 
     Attributes:
-        puzzle_id: Id of its puzzle.
+        prompt_id: Id of its puzzle.
         text: The statement, in the words of the answer.
         numbers: Numbers (from 1) of clues that refute it, all of them needed; empty if the rules alone refute it.
         clues: The words of these clues; empty if the environment cannot list its clues.
     """
 
-    puzzle_id: str
+    prompt_id: str
     text: str
     numbers: tuple[int, ...]
     clues: tuple[str, ...]
@@ -52,11 +52,11 @@ def refuted_statements(results: pl.DataFrame, puzzles: pl.DataFrame, count: int)
         puzzles: Rows of the `puzzles` schema, with the puzzles of all results.
         count: Largest number of statements.
     """
-    wrong = results.filter(pl.col("contradicted") > 0).unique("puzzle_id", keep="first", maintain_order=True)
-    clues = puzzles.select("puzzle_id", "num_clues")
-    rows = wrong.join(clues, on="puzzle_id", maintain_order="left").sort("num_clues", maintain_order=True).head(count)
-    known = puzzles_by_id(puzzles.filter(pl.col("puzzle_id").is_in(rows["puzzle_id"].to_list())))
-    found = (_first_refuted(text, known[puzzle_id]) for puzzle_id, text in rows.select("puzzle_id", "text").iter_rows())
+    wrong = results.filter(pl.col("contradicted") > 0).unique("prompt_id", keep="first", maintain_order=True)
+    clues = puzzles.select("prompt_id", "num_clues")
+    rows = wrong.join(clues, on="prompt_id", maintain_order="left").sort("num_clues", maintain_order=True).head(count)
+    known = puzzles_by_id(puzzles.filter(pl.col("prompt_id").is_in(rows["prompt_id"].to_list())))
+    found = (_first_refuted(text, known[prompt_id]) for prompt_id, text in rows.select("prompt_id", "text").iter_rows())
     return [item for item in found if item is not None]
 
 
@@ -84,4 +84,4 @@ def _first_refuted(text: str, puzzle: Puzzle) -> Refuted | None:
         return None
     clues = solver.asked(puzzle) if isinstance(solver, AnswersCalls) else []
     words = tuple(clues[number - 1] for number in numbers) if clues else ()
-    return Refuted(puzzle.puzzle_id, " ".join(first.text.split()), numbers, words)
+    return Refuted(puzzle.prompt_id, " ".join(first.text.split()), numbers, words)

@@ -26,7 +26,7 @@ def steps_of(asserted: list[Asserted], graded: Graded, answer_ends: Mapping[str,
     Args:
         asserted: Its statements.
         graded: Its answers.
-        answer_ends: Number of characters up to the end of each answer, by letter; a letter without one is no step.
+        answer_ends: Number of characters up to the end of each answer, by letter; a letter without one is not a step.
     """
     statements = [Step("repeated" if item.repeated else item.verdict, item.end) for item in asserted]
     answers = [Step("right" if graded.answers[letter].correct else "wrong", end) for letter, end in answer_ends.items()]

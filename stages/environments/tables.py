@@ -8,6 +8,7 @@ from typing import Any, cast, get_args
 
 import polars as pl
 
+from artifacts.documents.conversation import readable
 from artifacts.errors import BadInputError, IntegrityError
 from artifacts.schemas import PUZZLES, THINKING, as_table
 from stages.environments import environment
@@ -17,13 +18,15 @@ from stages.environments.capabilities import (
     LocatesAnswers,
     NamesThings,
     Proves,
+    ReadsThoughts,
+    TakesSteps,
     WritesAnswers,
     WritesDerivations,
     needs,
 )
 from stages.environments.puzzle import Asserted, DeductionCounts, Graded, Grader, Parsed, Puzzle, Style, Taught
 from stages.environments.single_answer import ITEM, MISSING
-from stages.environments.solver_tool import Passage, write_call, write_told
+from stages.environments.solver_tool import Passage, write_call, write_tool_output
 from stages.environments.thoughts import DEFAULT_THINKING, ThinkingConfig, answer_start
 
 DEDUCTION_COLUMNS = tuple(field.name for field in fields(DeductionCounts))
@@ -33,7 +36,7 @@ def to_table(puzzles: Sequence[Puzzle]) -> pl.DataFrame:
     """Returns puzzles as a table of the `puzzles` schema."""
     rows = [
         {
-            "puzzle_id": puzzle.puzzle_id,
+            "prompt_id": puzzle.prompt_id,
             "environment": puzzle.environment,
             "prompt": puzzle.prompt,
             "solution": json.dumps(puzzle.solution),
@@ -71,7 +74,7 @@ def puzzles_by_id(table: pl.DataFrame, *, thought_opened: bool = False) -> dict[
             a completion which does not close it has no answer.
     """
     return {
-        puzzle.puzzle_id: replace(puzzle, thinking=puzzle.thinking.after_prompt(thought_opened))
+        puzzle.prompt_id: replace(puzzle, thinking=puzzle.thinking.after_prompt(thought_opened))
         for puzzle in from_table(table)
     }
 
@@ -94,8 +97,8 @@ def graded_texts(answered: Iterable[tuple[str, str]], known: Mapping[str, Puzzle
     """
     pairs = list(answered)
     by_environment: dict[str, list[int]] = {}
-    for number, (_, puzzle_id) in enumerate(pairs):
-        by_environment.setdefault(_known(puzzle_id, known).environment, []).append(number)
+    for number, (_, prompt_id) in enumerate(pairs):
+        by_environment.setdefault(_known(prompt_id, known).environment, []).append(number)
     grades: dict[int, Graded] = {}
     for numbers in by_environment.values():
         texts_there = [(pairs[number][0], known[pairs[number][1]]) for number in numbers]
@@ -106,17 +109,18 @@ def graded_texts(answered: Iterable[tuple[str, str]], known: Mapping[str, Puzzle
 def grades_of(answered: Sequence[tuple[str, Puzzle]], grader: Grader = "strict") -> list[Graded]:
     """Returns the grades of completions, each given with its puzzle, in order; all puzzles are of one environment.
 
-    Graders see the answer only, without thoughts (see `thoughts.answer_start`). A completion without an answer is not
-    shown to them: all its answers are `missing`.
+    Graders see the answer only, without thoughts (see `thoughts.answer_start`), except those of `ReadsThoughts`. A
+    completion without an answer is not shown to them: all its answers are `missing`.
 
     Args:
         answered: Each completion, any text, with its puzzle.
         grader: Rule of grading (see `stages.environments.environment.Environment.grade`).
     """
-    starts = [answer_start(text, puzzle.thinking) for text, puzzle in answered]
+    task_environment = environment.get(answered[0][1].environment) if answered else None
+    whole = isinstance(task_environment, ReadsThoughts) and task_environment.reads_thoughts
+    starts = [0 if whole else answer_start(text, puzzle.thinking) for text, puzzle in answered]
     said = [(text[start:], puzzle) for (text, puzzle), start in zip(answered, starts, strict=True) if start is not None]
-    task_environment = environment.get(answered[0][1].environment) if said else None
-    if task_environment is None:
+    if task_environment is None or not said:
         graded = iter(())
     elif isinstance(task_environment, GradesMany):
         graded = iter(task_environment.grade_many(said))
@@ -148,10 +152,10 @@ def answer_ends(text: str, puzzle: Puzzle, grader: Grader = "strict") -> dict[st
     return {question: start + end for question, end in locator.answer_ends(text[start:], puzzle, grader).items()}
 
 
-def _known(puzzle_id: str, known: Mapping[str, Puzzle]) -> Puzzle:
-    if puzzle_id not in known:
-        raise IntegrityError(f"puzzle {puzzle_id}", "sampled but not in the puzzle set", "rollouts of this set")
-    return known[puzzle_id]
+def _known(prompt_id: str, known: Mapping[str, Puzzle]) -> Puzzle:
+    if prompt_id not in known:
+        raise IntegrityError(f"puzzle {prompt_id}", "sampled but not in the puzzle set", "rollouts of this set")
+    return known[prompt_id]
 
 
 def graders_of(table: pl.DataFrame) -> tuple[str, ...]:
@@ -234,7 +238,7 @@ def taught_passages(table: pl.DataFrame, taught: Taught | None) -> list[list[Pas
 
 
 def _after_thought(passages: list[Passage], puzzle: Puzzle) -> list[Passage]:
-    """Returns the passages of an answer with the mark that must stand before it."""
+    """Returns the passages of an answer after the mark that must precede it."""
     if puzzle.thinking.rule != "required":
         return passages
     return [Passage(f"\n{puzzle.thinking.closing}\n{passages[0].text}"), *passages[1:]]
@@ -250,10 +254,11 @@ def tokenizer_texts(table: pl.DataFrame, taught: Taught | None) -> list[str]:
         table: A table of the `puzzles` schema.
         taught: Kind of the taught texts (see `taught_passages`).
     """
+    asked = [readable(prompt) for prompt in table["prompt"]]
     if not all(isinstance(environment.get(name), WritesAnswers) for name in table["environment"].unique()):
-        return table["prompt"].to_list()
+        return asked
     texts = taught_passages(table, taught)
-    prompts = [prompt for prompt, passages in zip(table["prompt"], texts, strict=True) for _ in passages]
+    prompts = [prompt for prompt, passages in zip(asked, texts, strict=True) for _ in passages]
     return prompts + [passage.text for passages in texts for passage in passages]
 
 
@@ -277,7 +282,7 @@ def _derivation(puzzle: Puzzle, style: Style) -> str:
     if text.strip() in ("", _answer_writer(puzzle).write_answer(puzzle)):
         raise BadInputError(
             "warm_start.text = 'derivations'",
-            f"the environment {puzzle.environment} wrote no step for puzzle {puzzle.puzzle_id}",
+            f"the environment {puzzle.environment} wrote no step for puzzle {puzzle.prompt_id}",
             "an environment that writes derivations",
             "set warm_start.text to answers",
         )
@@ -288,19 +293,20 @@ def _transcript(puzzle: Puzzle) -> list[Passage]:
     where = "warm_start.text = 'transcripts'"
     tool = needs(environment.get(puzzle.environment), AnswersCalls, where, "set warm_start.text to answers")
     asked = tool.asked(puzzle)
-    told = tool.told(asked, puzzle)
-    if len(told) < len(puzzle.solution):
+    tool_output = tool.tool_output(asked, puzzle)
+    if len(tool_output) < len(puzzle.solution):
         raise BadInputError(
             where,
-            f"the solver does not decide all answers of puzzle {puzzle.puzzle_id}; it says {'; '.join(told)[:80]!r}",
+            f"the solver does not decide all answers of puzzle {puzzle.prompt_id}; it says "
+            f"{'; '.join(tool_output)[:80]!r}",
             "puzzles that it solves within its limit",
             "choose a smaller puzzles.puzzle, or another warm_start.text",
         )
     answer = _answer_writer(puzzle).write_answer(puzzle)
-    return [Passage(write_call(asked)), Passage(write_told(told), by_tool=True), Passage(answer)]
+    return [Passage(write_call(asked)), Passage(write_tool_output(tool_output), by_tool=True), Passage(answer)]
 
 
-def told_by_id(table: pl.DataFrame) -> Callable[[str, list[str]], list[str]]:
+def tool_outputs(table: pl.DataFrame) -> Callable[[str, list[str]], list[str]]:
     """Returns a function from a puzzle's id and the statements of a call to the answer of the puzzle's solver.
 
     Raises:
@@ -312,8 +318,31 @@ def told_by_id(table: pl.DataFrame) -> Callable[[str, list[str]], list[str]]:
     }
     by_id = puzzles_by_id(table)
 
-    def told(puzzle_id: str, statements: list[str]) -> list[str]:
-        puzzle = by_id[puzzle_id]
-        return tools[puzzle.environment].told(statements, puzzle)
+    def tool_output(prompt_id: str, statements: list[str]) -> list[str]:
+        puzzle = by_id[prompt_id]
+        return tools[puzzle.environment].tool_output(statements, puzzle)
 
-    return told
+    return tool_output
+
+
+def observed_by_id(
+    table: pl.DataFrame, *, thought_opened: bool = False
+) -> Callable[[str, Sequence[str]], str | None] | None:
+    """Returns a function from the id of an episode and its turns to an observation (see `TakesSteps.observe`).
+
+    Args:
+        table: A table of the `puzzles` schema.
+        thought_opened: As in `puzzles_by_id`.
+
+    Returns:
+        The function; None if the puzzles of the table are not episodes.
+    """
+    if not any(isinstance(environment.get(name), TakesSteps) for name in table["environment"].unique()):
+        return None
+    by_id = puzzles_by_id(table, thought_opened=thought_opened)
+
+    def observe(prompt_id: str, turns: Sequence[str]) -> str | None:
+        puzzle = by_id[prompt_id]
+        return cast(TakesSteps, environment.get(puzzle.environment)).observe(turns, puzzle)
+
+    return observe

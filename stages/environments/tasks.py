@@ -1,4 +1,4 @@
-"""The configs of environments that generate puzzles of one kind, as a recipe names them. Quick to import."""
+"""The configs of environments that generate puzzles of one kind, as a recipe names them."""
 
 from typing import Annotated, Any
 

@@ -1,4 +1,4 @@
-"""Thoughts in completions. One rule, the same for every grader, says which part of a completion is its answer."""
+"""Thoughts in completions. One rule, the same for every grader, defines which part of a completion is its answer."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, Self
@@ -17,12 +17,12 @@ def thought_opened(facts: Mapping[str, Any]) -> bool:
 
 
 class ThinkingConfig(Config):
-    """What counts as thinking in a completion, where no grader reads."""
+    """What counts as thinking in a completion. Graders do not read it."""
 
     rule: Literal["cut", "required", "kept"] = Field(
         default="cut",
         description="Which part is the answer. `cut`: what follows the last `closing`, or all of a completion without "
-        "marks; an unfinished thought has no answer, also one that the model's chat template has opened in the prompt. "
+        "marks; an unfinished thought has no answer, even if the model's chat template opened it in the prompt. "
         "`required`: likewise, and without `closing` there is no answer. `kept`: the whole completion.",
     )
     opening: str = Field(default="<think>", min_length=1, max_length=100, description="Text that begins a thought.")

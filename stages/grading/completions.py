@@ -1,4 +1,4 @@
-"""One completion at a time: its grade, what is proved about its statements, its steps, and the terms of its reward."""
+"""Processes single completions: grades, verdicts on statements, steps, and the inputs of the reward."""
 
 import json
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ class Judged:
         """
         if self.asserted is None:
             raise BadInputError(
-                f"puzzle {self.puzzle.puzzle_id}",
+                f"puzzle {self.puzzle.prompt_id}",
                 "nothing can be proved about it, because a clue cannot be read or the clues contradict one another",
                 "a puzzle on whose statements there are verdicts, as grade.advantage.level = 'process' needs",
                 f"leave the puzzle out, or use grade.advantage.level = 'outcome'; {NEW_RUN}",
@@ -73,26 +73,26 @@ def judged_completions(
     Raises:
         IntegrityError: The rollouts name a puzzle that is not in the set.
     """
-    graded = graded_texts(sampled.select("text", "puzzle_id").iter_rows(), puzzles, grader)
+    graded = graded_texts(sampled.select("text", "prompt_id").iter_rows(), puzzles, grader)
     judged: list[Judged] = []
     for row, grade in zip(sampled.iter_rows(named=True), graded, strict=True):
-        puzzle = puzzles[row["puzzle_id"]]
+        puzzle = puzzles[row["prompt_id"]]
         judged.append(Judged(row, puzzle, grade, assertions(row["text"], puzzle) if prove else None))
     return judged
 
 
 def reward_inputs(
     judged: Sequence[Judged],
-    own_tokens: Sequence[int],
+    model_tokens: Sequence[int],
     config: RewardConfig,
     grader: Grader,
     tokenizer: ChatTokenizer | None,
 ) -> list[RewardInputs]:
-    """Returns what the reward of each completion depends on; what no term reads is not computed.
+    """Returns the inputs of each completion's reward; inputs that no term reads are not computed.
 
     Args:
         judged: The completions.
-        own_tokens: Number of tokens of each that the model wrote.
+        model_tokens: Number of tokens of each that the model wrote.
         config: The terms.
         grader: Rule by which answers are read.
         tokenizer: Tokenizer of the sampled model, which the term of surprise needs.
@@ -110,7 +110,7 @@ def reward_inputs(
             limit_tokens=json.loads(one.row["sampling"])["max_tokens"],
             answered=any(answer.note != MISSING for answer in one.graded.answers.values()),
         )
-        for one, tokens in zip(judged, own_tokens, strict=True)
+        for one, tokens in zip(judged, model_tokens, strict=True)
     ]
     if config.function is None:
         return inputs
@@ -138,5 +138,5 @@ def _surprise(judged: Judged, grader: Grader, tokenizer: ChatTokenizer) -> float
     until = max(answer_ends(row["text"], judged.puzzle, grader).values(), default=0)
     logprobs = row["sampler_logprobs"][: tokens_until(tokenizer.token_ends(row["completion_token_ids"]), until)]
     by_tool = row.get(BY_TOOL) or [False] * len(logprobs)
-    own = [logprob for logprob, told in zip(logprobs, by_tool, strict=False) if not told]
+    own = [logprob for logprob, tool in zip(logprobs, by_tool, strict=False) if not tool]
     return surprise(own, len(own))

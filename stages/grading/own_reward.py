@@ -12,7 +12,7 @@ from typing import Any
 
 from artifacts.errors import NEW_RUN, BadInputError
 from stages.environments.puzzle import Puzzle
-from stages.environments.single_answer import ITEM
+from stages.environments.single_answer import ITEM, reward_item
 from stages.processes.limited_calls import LimitedCalls, LoadError
 from stages.processes.user_file import UserFunction, check_call, load_from
 
@@ -64,9 +64,8 @@ class Completion:
     @property
     def arguments(self) -> tuple[Any, ...]:
         """The arguments of the function: the item is that of the task, or prompt and solution of a puzzle."""
-        item = {"prompt": self.puzzle.prompt, "solution": self.puzzle.solution}
-        if ITEM in self.puzzle.solution:
-            item = json.loads(self.puzzle.solution[ITEM])
+        stored = self.puzzle.solution.get(ITEM)
+        item = json.loads(stored) if stored else reward_item(self.puzzle.prompt, self.puzzle.solution)
         return self.text, item, self.grade, self.tokens
 
 

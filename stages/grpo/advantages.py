@@ -22,14 +22,14 @@ class AdvantageConfig(Config):
 
     baseline: Literal["group_mean", "leave_one_out", "batch_mean", "none"] = Field(
         default="group_mean",
-        description="Subtracted from a reward: the mean of its group, the mean of the group's other rewards (RLOO), "
-        "that of all rewards of the batch, so that groups may have one completion, or nothing, so that rewards of 0 "
-        "and 1 select what is reinforced (REINFORCE, Williams 1992).",
+        description="What is subtracted from a reward: the mean of its group; the mean of the group's other rewards "
+        "(RLOO); the mean of the batch, with which groups may have one completion; or nothing, with which rewards of 0 "
+        "and 1 select the completions that are reinforced (REINFORCE, Williams 1992).",
     )
     scale: Literal["population_std", "sample_std", "batch_std", "none"] = Field(
         default="population_std",
         description="Divisor of the difference: the standard deviation of the group's rewards (over G, or over G - 1), "
-        "that of all rewards of the batch (over their number - 1), or nothing (Dr. GRPO).",
+        "the standard deviation of all rewards of the batch (over their number - 1), or nothing (Dr. GRPO).",
     )
     epsilon: float = Field(default=1e-6, ge=0, le=1e6, description="Added to the standard deviation.")
     uniform_tolerance: float = Field(
@@ -93,7 +93,7 @@ def is_uniform(rewards: Rewards, config: AdvantageConfig) -> bool:
     )
 
 
-def without_itself(count: int, config: AdvantageConfig) -> float:
+def leave_one_out_factor(count: int, config: AdvantageConfig) -> float:
     """Returns count / (count - 1) for the baseline `leave_one_out`, else 1; also 1 if there is only one reward.
 
     The factor turns a reward's difference from the mean of all `count` rewards into that from the mean of the others.
@@ -130,4 +130,4 @@ def _advantages(rewards_G: Rewards, groups: Sequence[Rewards], config: Advantage
             centred_G = rewards_G - np.concatenate(groups).mean()
         case _:
             centred_G = rewards_G - rewards_G.mean()
-    return centred_G * without_itself(rewards_G.size, config) / divisor(rewards_G, groups, config)
+    return centred_G * leave_one_out_factor(rewards_G.size, config) / divisor(rewards_G, groups, config)

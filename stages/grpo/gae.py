@@ -1,8 +1,8 @@
-"""Generalised advantage estimation (GAE, arXiv 1506.02438): advantages of tokens from the values of a value model.
+"""Generalised advantage estimation (GAE, arXiv 1506.02438): advantages of tokens from the values of a critic.
 
 The value V_t is the expected reward before token t, and the value after the last token is 0. Nothing is discounted
 (gamma 1). With delta_t = r_t + V_{t+1} - V_t, the advantage is A_t = sum over k of lambda^k delta_{t+k}, and the target
-of the value model is A_t + V_t.
+of the critic is A_t + V_t.
 
 Sources: VC-PPO (arXiv 2503.01491) for one lambda of the advantages and another one of the targets, VAPO (arXiv
 2504.05118) for the lambda that depends on the length.
@@ -42,7 +42,7 @@ def gae(rewards_T: Floats, values_T: Floats, lambda_: float) -> Floats:
 
 
 def value_targets(rewards_T: Floats, values_T: Floats, lambda_: float) -> Floats:
-    """Returns the targets of the value model before each token: [T]. With lambda 1 they are the returns."""
+    """Returns the targets of the critic before each token: [T]. With lambda 1 they are the returns."""
     return gae(rewards_T, values_T, lambda_) + values_T
 
 
@@ -84,7 +84,7 @@ def normalised(
 
 
 def explained_variance(values: Floats, returns: Floats) -> float | None:
-    """Returns 1 - Var(returns - values) / Var(returns): 1 for a perfect value model, 0 for a constant one.
+    """Returns 1 - Var(returns - values) / Var(returns): 1 for a perfect critic, 0 for a constant one.
 
     Args:
         values: [C].

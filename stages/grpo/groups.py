@@ -30,12 +30,12 @@ class Branch:
         values = self.advantage if isinstance(self.advantage, Sequence) else [self.advantage] * len(self.tokens)
         if self.by_tool is None:
             return values
-        return [0.0 if told else value for value, told in zip(values, self.by_tool, strict=True)]
+        return [0.0 if tool else value for value, tool in zip(values, self.by_tool, strict=True)]
 
     @property
     def own(self) -> list[int]:
         """1 for each token that the model wrote, 0 for those of a tool."""
-        return [1] * len(self.tokens) if self.by_tool is None else [int(not told) for told in self.by_tool]
+        return [1] * len(self.tokens) if self.by_tool is None else [int(not tool) for tool in self.by_tool]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ LossKind = Literal["ppo_clip", "reinforce", "masked", "cispo", "gspo", "tanh", "
 Aggregation = Literal["token_mean", "sequence_mean", "group_mean", "inverse_length", "constant"]
 """See `stages.grpo.aggregation.token_shares`."""
 Estimator = Literal["k1", "k2", "k3", "unbiased_k3"]
-"""See `stages.grpo.divergence.divergence`."""
+"""See `stages.grpo.kl.divergence`."""
 Correction = Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
 """See `stages.grpo.ratios.correction_factors`."""
 KLPlace = Literal["loss", "token_reward", "sequence_reward"]

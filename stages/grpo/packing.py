@@ -25,10 +25,10 @@ class PackConfig(Config):
 
     row_tokens: Literal["auto"] | Annotated[int, Field(ge=16, le=10_000_000)] = Field(
         default="auto",
-        description="Token budget of a row. auto: when the prompts are known, before anything is sampled, room for the "
-        "longest prompt with a group at its longest; less if the memory of the trainer allows less, or if a step would "
-        "have fewer rows than trainer processes, but never less than the longest prompt with one completion at its "
-        "longest. The number is frozen with the recipe, so the run keeps it on every machine.",
+        description="Token budget of a row. auto: the longest prompt plus a group of completions of the largest "
+        "length, decided before anything is sampled; less if the memory of the trainer allows less, or if a step would "
+        "have fewer rows than trainer processes, but at least the longest prompt plus one completion of the largest "
+        "length. The number is frozen with the recipe, so the run keeps it on every machine.",
     )
     overlong: Literal["refuse", "drop"] = Field(
         default="refuse",
@@ -265,7 +265,7 @@ def _first_fit_decreasing(sizes: Sequence[int], room: int) -> list[list[int]]:
 def _divided(rows: Sequence[list[Group]], multiple: int) -> list[list[Group]]:
     """Returns the rows of a step, the longest ones in halves, so that their number is a multiple of `multiple`.
 
-    The number is no multiple only if every row has a single completion.
+    If it is not a multiple, every row has a single completion.
     """
     divided = list(rows)
     while len(divided) % multiple:

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from artifacts.config import Config
-from stages.grpo.advantages import AdvantageConfig, Rewards, divisor, is_uniform, without_itself
+from stages.grpo.advantages import AdvantageConfig, Rewards, divisor, is_uniform, leave_one_out_factor
 
 _NOT_ENTAILED = ("open", "contradicted")
 """Verdicts of statements that the clues do not entail."""
@@ -119,11 +119,11 @@ def _centred(group: Sequence[Rewards], pooled: Rewards, config: AdvantageConfig)
     if config.baseline == "none":
         return list(group)
     if config.step_baseline == "all_steps":
-        return [(rewards_S - pooled.mean()) * without_itself(pooled.size, config) for rewards_S in group]
+        return [(rewards_S - pooled.mean()) * leave_one_out_factor(pooled.size, config) for rewards_S in group]
     centred = [np.zeros_like(rewards_S) for rewards_S in group]
     for number in range(max(len(rewards_S) for rewards_S in group)):
         with_step = [index for index, rewards_S in enumerate(group) if len(rewards_S) > number]
         baseline = np.mean([group[index][number] for index in with_step])
         for index in with_step:
-            centred[index][number] = (group[index][number] - baseline) * without_itself(len(with_step), config)
+            centred[index][number] = (group[index][number] - baseline) * leave_one_out_factor(len(with_step), config)
     return centred

@@ -57,7 +57,7 @@ class RewardConfig(Config):
         description='Rewards of single steps, which only `grade.advantage.level = "process"` uses.',
     )
     format_weight: float = Field(
-        default=0.0, ge=0, le=1e6, description="Added if each answer stands where it should, such as after its letter."
+        default=0.0, ge=0, le=1e6, description="Added if each answer is in its place, such as after its letter."
     )
     length_cosine: LengthCosineConfig | None = Field(default=None, description="A term that depends on the length.")
     repetition_weight: float = Field(
@@ -125,6 +125,7 @@ class RewardInputs:
         limit_tokens: The sampler's max_tokens.
         answered: Whether any answer was found in it.
         own: What a user's own function returned.
+        judged: What a judge's score is worth; None if the reward has no judge.
     """
 
     accuracy: float
@@ -138,6 +139,7 @@ class RewardInputs:
     limit_tokens: int
     answered: bool
     own: float = 0.0
+    judged: float | None = None
 
 
 def reward_terms(inputs: RewardInputs, config: RewardConfig) -> dict[str, float]:
@@ -165,6 +167,8 @@ def _terms(inputs: RewardInputs, config: RewardConfig) -> dict[str, float]:
         terms["outcome"] = config.outcomes.right if inputs.exact else answered
     if config.function is not None:
         terms["function"] = inputs.own
+    if inputs.judged is not None:
+        terms["judge"] = inputs.judged
     if config.deductions_weight:
         terms["deductions"] = config.deductions_weight * inputs.sound
     if config.format_weight:

@@ -92,7 +92,7 @@ def _cpu_flags() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class CudaDevice:
-    """A GPU as the driver describes it; `uuid`, as `GPU-...`, is empty if the driver does not say it."""
+    """A GPU as the driver describes it; `uuid`, as `GPU-...`, is empty if the driver does not report it."""
 
     name: str
     capability: tuple[int, int]
@@ -180,7 +180,7 @@ def matmul_gflops() -> dict[ComputeType, float]:
     except subprocess.CalledProcessError as error:
         reason = "".join(tail_of(error.stderr, 1))
         ending = f"its process ended with status {error.returncode}" + (f": {reason}" if reason else "")
-        raise DeerstalkerError("speed of matrix products", ending, "a child that measures it") from error
+        raise DeerstalkerError("speed of matrix products", ending, "a child process that measures it") from error
     except (OSError, subprocess.SubprocessError) as error:
-        raise DeerstalkerError("speed of matrix products", str(error), "a child that measures it") from error
+        raise DeerstalkerError("speed of matrix products", str(error), "a child process that measures it") from error
     return json.loads(child.stdout)

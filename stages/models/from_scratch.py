@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from artifacts.config import Config
 from artifacts.errors import BadInputError
 from stages.models.shape import read_shape
-from stages.models.tensor_file import write_bfloat16
+from stages.models.tensor_file import write_floats
 from stages.models.tensors import WEIGHTS, tensors_of
 from stages.models.tokenizers.phrase_tokenizer import CHAT_TEMPLATE, END_OF_TURN, build_tokenizer
 
@@ -38,8 +38,11 @@ class ScratchModel(Config):
     init_std: Annotated[float, Field(gt=0, le=1, description="standard deviation of the random weights")] = 0.05
     seed: Annotated[int, Field(ge=0, description="seed of the random weights")] = 0
     tokenizer: Annotated[
-        Literal["answers", "taught"],
-        Field(description="texts that make the tokenizer, besides the prompts: answers, or those of the warm start"),
+        Literal["answers", "taught", "lines"],
+        Field(
+            description="texts that make the tokenizer, besides the prompts: answers, or those of the warm start; with "
+            "lines, each line of these and each clue is one token, which suits a board whose cast is always the same"
+        ),
     ] = "taught"
 
     @model_validator(mode="after")
@@ -113,7 +116,7 @@ def make_scratch(
     if not any(text.strip() for text in texts):
         raise BadInputError("model.source = 'scratch'", "no texts", "puzzle texts from which to make the tokenizer")
     try:
-        tokenizer = build_tokenizer(texts, model.vocabulary, names)
+        tokenizer = build_tokenizer(texts, model.vocabulary, names, whole_lines=model.tokenizer == "lines")
     except ValueError as error:
         raise BadInputError(
             "model.vocabulary", str(error), "room for every phrase of the puzzles", "raise it"
@@ -163,4 +166,4 @@ def make_scratch(
     )
     _write_json(out_dir / "generation_config.json", {"eos_token_id": end_id, "pad_token_id": end_id})
     shape_known()
-    write_bfloat16(out_dir / WEIGHTS, tensors_of(read_shape(out_dir)), random_weights(model, vocabulary))
+    write_floats(out_dir / WEIGHTS, tensors_of(read_shape(out_dir)), random_weights(model, vocabulary))

@@ -56,19 +56,25 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def refuse_own_code(path: Path, settings: dict[str, Any]) -> None:
-    """Refuses a model folder whose settings name Python code in the folder, because such code is never run.
+    """Refuses a model folder whose settings, or tables inside them, name code, because such code is never run.
 
     Args:
         path: Path of the settings file.
         settings: Content of `config.json` or `tokenizer_config.json`.
 
     Raises:
-        BadInputError: `auto_map` names code.
+        BadInputError: `auto_map` names Python code of a model, or a setting such as `attn_implementation` a kernel of
+            the hub, which transformers downloads and runs where the package `kernels` is installed.
     """
-    if code := settings.get("auto_map"):
-        raise BadInputError(
-            f"{path}: auto_map",
-            f"Python code of the model's own, {shown(code)}",
-            "a model whose code is part of transformers and vLLM",
-            "code from a model folder is never run; remove auto_map if the model does not need it",
-        )
+    for name, value in settings.items():
+        kernel = "_implementation" in name and "/" in str(value)
+        if kernel or (name == "auto_map" and value):
+            kind = "a kernel of the hub" if kernel else "Python code of the model's own"
+            raise BadInputError(
+                f"{path}: {name}",
+                f"{kind}, {shown(value)}",
+                "a model whose code is part of transformers and vLLM",
+                f"code from a model folder is never run; remove {name} if the model does not need it",
+            )
+        if isinstance(value, dict):
+            refuse_own_code(path, cast("dict[str, Any]", value))

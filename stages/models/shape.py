@@ -1,23 +1,37 @@
-"""Reads the shape of a decoder from its Hugging Face config.json."""
+"""The shape of a decoder, and how a family of models reads it from its Hugging Face config.json.
 
-from dataclasses import dataclass
+A family is a module of `stages.models.families` with a `FAMILY`. It changes what a Llama without biases would be.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import Any, cast, get_args
+from pkgutil import iter_modules
+from typing import Any, Literal, TypeGuard, cast, get_args
 
 from artifacts.errors import BadInputError
 from stages.models.json_file import read_json, refuse_own_code, shown
 from stages.models.value_head import VALUE_HEAD, ValueHead
 
-FAMILIES = {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "llama": "LlamaForCausalLM"}
-"""Architecture of each supported `model_type`; sizes and switches come from the config itself."""
-ARCHITECTURES = frozenset(FAMILIES.values())
 _MAX_LAYERS = 4096
 _MAX_SIZE = 2**31 - 1
 _MAX_NUMBER = 1e30
+_SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+LayerType = Literal["full_attention", "sliding_attention"]
 
 
 @dataclass(frozen=True)
-class RopeScaling:
+class LinearScaling:
+    """All rotation frequencies are divided by `factor`."""
+
+    factor: float
+
+
+@dataclass(frozen=True)
+class Llama3Scaling:
     """Llama 3's scaling of the low rotation frequencies."""
 
     factor: float
@@ -27,8 +41,105 @@ class RopeScaling:
 
 
 @dataclass(frozen=True)
+class YarnScaling:
+    """YaRN (arXiv 2309.00071): low frequencies are divided by `factor`, and all rotated heads are multiplied.
+
+    Attributes:
+        attention_factor: Factor of queries and keys.
+        beta_fast: Turns within the original context from which on a frequency stays as it is.
+        beta_slow: Turns up to which a frequency is divided by the whole factor.
+        truncate: Whether the bounds between the two are rounded to whole dimensions.
+    """
+
+    factor: float
+    original_max_positions: int
+    attention_factor: float
+    beta_fast: float
+    beta_slow: float
+    truncate: bool
+
+
+@dataclass(frozen=True)
+class LongRopeScaling:
+    """LongRoPE (arXiv 2402.13753) within the original context: a divisor for each frequency, and a factor of heads."""
+
+    divisors: tuple[float, ...]
+    attention_factor: float
+
+
+RopeScaling = LinearScaling | Llama3Scaling | YarnScaling | LongRopeScaling
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary positions.
+
+    Attributes:
+        theta: Base of the frequencies.
+        dims: Number of rotated dimensions of a head; the first ones.
+        scaling: Change of the frequencies; None for none.
+    """
+
+    theta: float
+    dims: int
+    scaling: RopeScaling | None = None
+
+
+@dataclass(frozen=True)
+class LayerNorms:
+    """Hugging Face names of a layer's norms by their places in torchtune's layer; None where there is no norm.
+
+    Attributes:
+        sa_norm: Before attention.
+        sa_scale: After attention, before the sum with the layer's input.
+        mlp_norm: Before the feed-forward network.
+        mlp_scale: After the feed-forward network, before the sum.
+    """
+
+    sa_norm: str | None = "input_layernorm"
+    sa_scale: str | None = None
+    mlp_norm: str | None = "post_attention_layernorm"
+    mlp_scale: str | None = None
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A feed-forward network of which each token uses some parts.
+
+    Attributes:
+        count: Number of experts; each has the width `hidden_dim`.
+        active: Number of experts that compute a token.
+        normalized: Whether the factors of a token's experts add up to 1.
+    """
+
+    count: int
+    active: int
+    normalized: bool
+
+
+@dataclass(frozen=True)
 class DecoderShape:
-    """Sizes and switches of a decoder-only transformer with SwiGLU, RMS pre-norms and rotary positions."""
+    """Sizes and switches of a decoder-only transformer with gated feed-forward networks and RMS norms.
+
+    Attributes:
+        family: `model_type` of its config.json.
+        rope: Rotary positions of the layers.
+        qk_norm: Whether queries and keys are normalized: each head, or all heads together.
+        norms: Norms of a layer.
+        offset_norms: Whether a norm multiplies by 1 + its weight.
+        activation: Function of the gate.
+        fused: Whether query, key and value are one matrix, and so are gate and up.
+        experts: Experts of every layer; None for a dense feed-forward network.
+        sliding_window: Number of tokens, itself included, to which a token of a sliding layer attends at most.
+        sliding_layers: Numbers of the sliding layers.
+        sliding_rope: Rotary positions of sliding layers; None: those of the others.
+        unrotated_layers: Numbers of the layers without rotary positions.
+        embedding_scale: Factor of embeddings, rounded to the compute type.
+        residual_scale: Factor of what attention and feed-forward network add.
+        attention_scale: Factor of products of queries and keys; None: 1 / sqrt(head_dim).
+        logit_divisor: Divisor of logits.
+        value_head: Form of the head of a critic, which has no output head; None for a language model.
+    """
 
     family: str
     vocab_size: int
@@ -39,77 +150,63 @@ class DecoderShape:
     head_dim: int
     hidden_dim: int
     norm_eps: float
-    rope_theta: float
-    rope_scaling: RopeScaling | None
+    rope: Rope
     max_positions: int
     tied: bool
-    qkv_bias: bool
-    output_bias: bool
-    mlp_bias: bool
-    qk_norm: bool
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: Literal["head", "projection"] | None = None
+    norms: LayerNorms = LayerNorms()
+    offset_norms: bool = False
+    activation: Literal["silu", "gelu_pytorch_tanh"] = "silu"
+    fused: bool = False
+    experts: Experts | None = None
+    sliding_window: int | None = None
+    sliding_layers: tuple[int, ...] = ()
+    sliding_rope: Rope | None = None
+    unrotated_layers: tuple[int, ...] = ()
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    attention_scale: float | None = None
+    logit_divisor: float = 1.0
     value_head: ValueHead | None = None
-    """Form of the head of a value model, which has no output head; None for a language model."""
+
+    @property
+    def divisible(self) -> bool:
+        """Whether each process of a tensor group can compute some of the heads and of the feed-forward width."""
+        return not self.fused and self.qk_norm != "projection" and self.experts is None
+
+    def with_sliding_layers(
+        self, window: int | None, layers: Sequence[int], rope: Rope | None = None
+    ) -> "DecoderShape":
+        """Returns the shape with some sliding layers; none if the window is never shorter than a sequence.
+
+        Args:
+            window: Number of tokens; None: the layers do not slide.
+            layers: Numbers of the layers.
+            rope: Rotary positions of these layers, if they differ.
+        """
+        if window is None or (window >= self.max_positions and rope is None):
+            return self
+        return replace(self, sliding_window=window, sliding_layers=tuple(layers), sliding_rope=rope)
 
 
-def read_shape(folder: Path) -> DecoderShape:
-    """Returns the shape that `config.json` of a checkpoint folder states.
-
-    Raises:
-        BadInputError: The file is missing or broken, needs a computation that the trainer does not support, or names
-            Python code in the folder.
-    """
-    config = _Config(folder / "config.json")
-    family = _family(config)
-    _refuse_unsupported(config)
-    heads, width = config.count("num_attention_heads"), config.count("hidden_size")
-    kv_heads = config.count("num_key_value_heads", heads)
-    if heads % kv_heads:
-        raise config.refusal("num_key_value_heads", kv_heads, f"a divisor of num_attention_heads, {heads}")
-    if config.stated("head_dim") is None and width % heads:
-        raise config.refusal("hidden_size", width, f"a multiple of num_attention_heads, {heads}")
-    head_dim = config.count("head_dim", width // heads)
-    if head_dim % 2:
-        raise config.refusal("head_dim", head_dim, "an even number")
-    bias = config.switch("attention_bias")
-    theta, scaling = _rope(config)
-    head = config.stated(VALUE_HEAD)
-    if head is not None and head not in get_args(ValueHead):
-        raise config.refusal(VALUE_HEAD, head, " or ".join(get_args(ValueHead)))
-    return DecoderShape(
-        family=family,
-        vocab_size=config.count("vocab_size"),
-        embed_dim=width,
-        layers=config.count("num_hidden_layers", most=_MAX_LAYERS),
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        hidden_dim=config.count("intermediate_size"),
-        norm_eps=config.number("rms_norm_eps", 1e-6),
-        rope_theta=theta,
-        rope_scaling=scaling,
-        max_positions=config.count("max_position_embeddings"),
-        tied=config.switch("tie_word_embeddings"),
-        qkv_bias=family == "qwen2" or bias,
-        output_bias=family != "qwen2" and bias,
-        mlp_bias=family == "llama" and config.switch("mlp_bias"),
-        qk_norm=family == "qwen3",
-        value_head=cast("ValueHead | None", head),
-    )
-
-
-class _Config:
+class ConfigFile:
     """A config.json whose values are checked when they are read.
 
     Args:
         path: Path of the file.
-        values: Content of the file, or of a table in it; None to read the file.
+        values: Content of the file, or of a table in it.
+        defaults: Values of keys that are missing.
+
+    Attributes:
+        written: Content of the file, without defaults.
     """
 
-    def __init__(self, path: Path, values: dict[str, Any] | None = None) -> None:
-        self.path = path
-        self._values = read_json(path) if values is None else values
-        if values is None:
-            refuse_own_code(path, self._values)
+    def __init__(self, path: Path, values: Mapping[str, Any], defaults: Mapping[str, object] | None = None) -> None:
+        self.path, self.written = path, values
+        self._values = {**(defaults or {}), **values}
 
     def stated(self, name: str) -> object:
         """Returns a value without checks, or None if there is none."""
@@ -132,9 +229,16 @@ class _Config:
     def number(self, name: str, default: float | None = None) -> float:
         """Returns a finite number above 0."""
         value = self._stated_or(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MAX_NUMBER:
+        if not _is_number(value):
             raise self.refusal(name, value, "a finite number above 0")
         return float(value)
+
+    def numbers(self, name: str, length: int) -> tuple[float, ...]:
+        """Returns a list of finite numbers above 0."""
+        value = self.stated(name)
+        if not isinstance(value, list) or len(value) != length or not all(map(_is_number, cast("list[Any]", value))):
+            raise self.refusal(name, value, f"{length} finite numbers above 0")
+        return tuple(map(float, cast("list[Any]", value)))
 
     def switch(self, name: str) -> bool:
         """Returns true or false; false if there is no value."""
@@ -142,6 +246,21 @@ class _Config:
         if value is not None and not isinstance(value, bool):
             raise self.refusal(name, value, "true or false")
         return bool(value)
+
+    def sliding_layers(self, layers: int, every: int) -> list[int]:
+        """Returns the numbers of the sliding layers in `layer_types`; without it, all but each `every`-th layer."""
+        types = self.stated("layer_types")
+        if types is None:
+            return [layer for layer in range(layers) if (layer + 1) % every]
+        if not isinstance(types, list) or len(types) != layers or not set(map(str, types)) <= set(get_args(LayerType)):
+            raise self.refusal("layer_types", types, f"{layers} times {' or '.join(get_args(LayerType))}")
+        return [layer for layer, kind in enumerate(cast("list[str]", types)) if kind == "sliding_attention"]
+
+    def refuse(self, **expected: object) -> None:
+        """Refuses values of keys that change the computation; a key without a value passes."""
+        for name, value in expected.items():
+            if (stated := self.stated(name)) not in (None, value):
+                raise self.refusal(name, stated, f"{value!r}" if isinstance(value, str) else json_word(value))
 
     def refusal(self, name: str, value: object, expected: str, remedy: str = "") -> BadInputError:
         """Returns the error that refuses a value."""
@@ -153,46 +272,188 @@ class _Config:
         return default if value is None else value
 
 
-def _family(config: _Config) -> str:
-    stated = config.stated("architectures")
-    if stated is not None and not (
-        isinstance(stated, list) and ARCHITECTURES & set(map(str, cast("list[Any]", stated)))
-    ):
+def json_word(value: object) -> str:
+    """Returns a switch or null as JSON spells it."""
+    return "null" if value is None else str(value).lower()
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return not isinstance(value, bool) and isinstance(value, int | float) and 0 < value <= _MAX_NUMBER
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of models.
+
+    Attributes:
+        model_type: Its name in config.json.
+        architecture: Its class in transformers and vLLM.
+        describe: Returns the shape, given that of a Llama of the same sizes without biases, and the config.
+        defaults: Values of keys that its config.json may leave out, as in transformers.
+        rotates_partly: Whether `partial_rotary_factor` counts.
+        part_of: `model_type` of a model that reads pictures too, whose text model is of this family.
+    """
+
+    model_type: str
+    architecture: str
+    describe: Callable[[DecoderShape, ConfigFile], DecoderShape]
+    defaults: Mapping[str, object] = field(default_factory=dict[str, object])
+    rotates_partly: bool = False
+    part_of: str = ""
+
+
+@cache
+def families() -> dict[str, Family]:
+    """Returns the supported families by `model_type`: the modules of `stages.models.families`."""
+    names = sorted(module.name for module in iter_modules([str(Path(__file__).with_name("families"))]))
+    described: list[Family] = [import_module(f"{__package__}.families.{name}").FAMILY for name in names]
+    return {family.model_type: family for family in described}
+
+
+def read_shape(folder: Path) -> DecoderShape:
+    """Returns the shape that `config.json` of a checkpoint folder states.
+
+    Raises:
+        BadInputError: The file is missing or broken, needs a computation that the trainer does not support, or names
+            Python code in the folder.
+    """
+    path = folder / "config.json"
+    values = read_json(path)
+    refuse_own_code(path, values)
+    return describe(path, values)
+
+
+def text_part(values: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Returns the config of the text model inside a model that reads pictures too; None for another `config.json`."""
+    part: Any = values.get("text_config")
+    family = families().get(str(cast("dict[str, Any]", part).get("model_type"))) if isinstance(part, dict) else None
+    return part if family is not None and values.get("model_type") == (family.part_of or None) else None
+
+
+def describe(path: Path, values: Mapping[str, Any]) -> DecoderShape:
+    """Returns the shape that the content of a `config.json` states, or its text part.
+
+    Raises:
+        BadInputError: It is broken, or needs a computation that the trainer does not support.
+    """
+    values = text_part(values) or values
+    family = _family(ConfigFile(path, values))
+    config = ConfigFile(path, values, family.defaults)
+    if config.stated("quantization_config"):
+        raise BadInputError(str(path), "quantized weights", "bf16, f16 or f32 weights", "use the unquantized model")
+    return family.describe(_plain_shape(config, family), config)
+
+
+def _plain_shape(config: ConfigFile, family: Family) -> DecoderShape:
+    heads, width = config.count("num_attention_heads"), config.count("hidden_size")
+    kv_heads = config.count("num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise config.refusal("num_key_value_heads", kv_heads, f"a divisor of num_attention_heads, {heads}")
+    if config.stated("head_dim") is None and width % heads:
+        raise config.refusal("hidden_size", width, f"a multiple of num_attention_heads, {heads}")
+    head_dim = config.count("head_dim", width // heads)
+    if head_dim % 2:
+        raise config.refusal("head_dim", head_dim, "an even number")
+    head = config.stated(VALUE_HEAD)
+    if head is not None and head not in get_args(ValueHead):
+        raise config.refusal(VALUE_HEAD, head, " or ".join(get_args(ValueHead)))
+    config.refuse(hidden_act="silu", use_sliding_window=False)
+    rope = read_rope(config, head_dim)
+    if rope.dims != head_dim and not family.rotates_partly:
+        raise config.refusal("partial_rotary_factor", rope.dims / head_dim, f"1, as in every {family.model_type}")
+    return DecoderShape(
+        family=family.model_type,
+        vocab_size=config.count("vocab_size"),
+        embed_dim=width,
+        layers=config.count("num_hidden_layers", most=_MAX_LAYERS),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        hidden_dim=config.count("intermediate_size"),
+        norm_eps=config.number("rms_norm_eps", 1e-6),
+        rope=rope,
+        max_positions=config.count("max_position_embeddings"),
+        tied=config.switch("tie_word_embeddings"),
+        value_head=cast("ValueHead | None", head),
+    )
+
+
+def _family(config: ConfigFile) -> Family:
+    name, known = config.stated("model_type"), families()
+    if not isinstance(name, str) or name not in known:
+        missing = [size for size in _SIZES if config.stated(size) is None]
+        lacks = f"its config lacks {', '.join(missing)}" if missing else "its config lacks no size"
         raise config.refusal(
-            "architectures", stated, ", ".join(sorted(ARCHITECTURES)), "choose a model of these families"
+            "model_type", name, f"one of {', '.join(sorted(known))}", f"{lacks}; choose a model of these families"
         )
-    family = config.stated("model_type")
-    if not isinstance(family, str) or family not in FAMILIES:
-        raise config.refusal("model_type", family, f"one of {', '.join(FAMILIES)}")
-    if stated is not None and FAMILIES[family] not in stated:
-        raise config.refusal("architectures", stated, f"{FAMILIES[family]}, the architecture of model_type {family}")
+    family, stated = known[name], config.stated("architectures")
+    if stated is not None and not (isinstance(stated, list) and family.architecture in stated):
+        raise config.refusal("architectures", stated, f"{family.architecture}, the architecture of model_type {name}")
     return family
 
 
-def _refuse_unsupported(config: _Config) -> None:
-    if config.stated("quantization_config"):
-        raise BadInputError(
-            str(config.path), "quantized weights", "bf16, f16 or f32 weights", "use the unquantized model"
-        )
-    if (activation := config.stated("hidden_act")) not in (None, "silu"):
-        raise config.refusal("hidden_act", activation, "'silu'")
-    if config.switch("use_sliding_window"):
-        raise config.refusal("use_sliding_window", "true", "false (sliding windows are not supported)")
+def read_rope(
+    config: ConfigFile, head_dim: int, layers: LayerType = "full_attention", *, theta_key: str = "rope_theta"
+) -> Rope:
+    """Returns the rotary positions of a kind of layers, in the spelling of transformers 4 or 5.
+
+    Args:
+        config: The config.json.
+        head_dim: Width of a head.
+        layers: Table of `rope_parameters` that is read if it has a table for each kind.
+        theta_key: Key of the base in the spelling of transformers 4, which scales `full_attention` only.
+
+    Raises:
+        BadInputError: A value is missing or wrong, or the scaling is not supported.
+    """
+    table = config.table("rope_parameters")
+    table = ConfigFile(config.path, table).table(layers) if layers in table else table
+    rope = ConfigFile(config.path, table | (config.table("rope_scaling") if layers == "full_attention" else {}))
+    theta = rope.number("rope_theta", config.number(theta_key, 10_000.0))
+    if layers == "full_attention" and config.written.get(theta_key, theta) != theta:
+        raise config.refusal(theta_key, config.stated(theta_key), f"{theta}, as in rope_parameters")
+    share = rope.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0))
+    dims = int(head_dim * share)
+    if not 0 < dims <= head_dim or dims % 2:
+        raise config.refusal("partial_rotary_factor", share, f"an even part of the {head_dim} dimensions of a head")
+    return Rope(theta, dims, _scaling(config, rope, dims))
 
 
-def _rope(config: _Config) -> tuple[float, RopeScaling | None]:
-    rope = _Config(config.path, {**config.table("rope_parameters"), **config.table("rope_scaling")})
-    theta = rope.number("rope_theta", config.number("rope_theta", 10_000.0))
-    if config.stated("rope_theta") is not None and theta != config.number("rope_theta"):
-        raise config.refusal("rope_theta", config.stated("rope_theta"), f"{theta}, as in rope_parameters")
-    kind = rope.stated("rope_type") or rope.stated("type") or "default"
-    if kind == "default":
-        return theta, None
-    if kind != "llama3":
-        raise config.refusal("rope_type", kind, "'default' or 'llama3'")
-    return theta, RopeScaling(
-        factor=rope.number("factor"),
-        low_freq_factor=rope.number("low_freq_factor"),
-        high_freq_factor=rope.number("high_freq_factor"),
-        original_max_positions=rope.count("original_max_position_embeddings"),
-    )
+def _scaling(config: ConfigFile, rope: ConfigFile, dims: int) -> RopeScaling | None:
+    match rope.stated("rope_type") or rope.stated("type") or "default":
+        case "default":
+            return None
+        case "linear":
+            return LinearScaling(rope.number("factor"))
+        case "llama3":
+            return Llama3Scaling(
+                factor=rope.number("factor"),
+                low_freq_factor=rope.number("low_freq_factor"),
+                high_freq_factor=rope.number("high_freq_factor"),
+                original_max_positions=_original_positions(config, rope),
+            )
+        case "yarn":
+            factor = rope.number("factor")
+            rope.refuse(mscale=None, mscale_all_dim=None)
+            return YarnScaling(
+                factor=factor,
+                original_max_positions=_original_positions(config, rope),
+                attention_factor=rope.number("attention_factor", 1.0 + 0.1 * math.log(max(factor, 1.0))),
+                beta_fast=rope.number("beta_fast", 32.0),
+                beta_slow=rope.number("beta_slow", 1.0),
+                truncate=rope.stated("truncate") is None or rope.switch("truncate"),
+            )
+        case "longrope" | "su":
+            original = _original_positions(config, rope)
+            longer = max(1.0, rope.number("factor", config.count("max_position_embeddings") / original))
+            factor = math.sqrt(1.0 + math.log(longer) / math.log(original))
+            divisors = rope.numbers("short_factor", dims // 2)
+            return LongRopeScaling(divisors, rope.number("attention_factor", factor))
+        case kind:
+            raise config.refusal("rope_type", kind, "'default', 'linear', 'llama3', 'yarn' or 'longrope'")
+
+
+def _original_positions(config: ConfigFile, rope: ConfigFile) -> int:
+    """Returns the length of the context before scaling; transformers prefers the config's own key to the table's."""
+    key = "original_max_position_embeddings"
+    return config.count(key, rope.count(key, config.count("max_position_embeddings")))

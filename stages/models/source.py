@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -21,12 +21,13 @@ from artifacts.store.location import local_folder
 from artifacts.store.store import Store
 from stages.models.folder import check_folder
 from stages.models.from_scratch import ScratchModel, make_scratch
+from stages.models.json_file import read_json
 from stages.models.merging.config import MergedModel, StoredName
-from stages.models.shape import read_shape
+from stages.models.shape import read_shape, text_part
 from stages.models.spellings import write_both_spellings
 from stages.models.tensor_file import ITEM_BYTES, SIZE_FILE
 from stages.models.tensors import WEIGHTS, stored_tensors, tensors_of
-from stages.models.tokenizers.system_prompt import add_system_prompt
+from stages.models.tokenizers.own_template import ArgumentValue, adapt_template
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -47,17 +48,40 @@ SHAPE_KNOWN = "shape known"
 """Line on their standard output once the files of config and tokenizer are complete."""
 _QUIET = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
-SystemPrompt = Annotated[
+
+class ChatModel(Config):
+    """A model whose chat template gets settings of the recipe. They become part of the template in its folder."""
+
+    system_prompt: str | None = Field(
+        default=None,
+        min_length=1,
+        description="System prompt of every conversation, which becomes part of the model's chat template; null: the "
+        "template's own default",
+    )
+    template_arguments: dict[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], ArgumentValue] | None = Field(
+        default=None,
+        min_length=1,
+        description="Values of variables of the model's chat template, such as `{ enable_thinking = false }`, which "
+        "become part of it; null: none",
+    )
+
+    def identity(self) -> dict[str, Any]:
+        """Returns the settings that decide what is fetched."""
+        unused = set() if self.template_arguments else {"template_arguments"}
+        return self.model_dump(mode="json", exclude={"adapter", *unused})
+
+
+Adapter = Annotated[
     str | None,
     Field(
         min_length=1,
-        description="System prompt of every conversation, which becomes part of the model's chat template; null: what "
-        "the template writes by itself",
+        description="LoRA adapter of the model to begin with, as PEFT saves it: a folder, or an id of the hub as ID or "
+        "ID@REVISION. A run with finetune.trainable of the same rank, alpha and projections continues it",
     ),
 ]
 
 
-class GgufPackageModel(Config):
+class GgufPackageModel(ChatModel):
     """A GGUF file in an installed Python package."""
 
     source: Literal["gguf_package"] = "gguf_package"
@@ -65,18 +89,18 @@ class GgufPackageModel(Config):
     file: Annotated[str, Field(pattern=r"\.gguf$", description="name of the GGUF file in it")] = (
         "SmolLM2-135M-Instruct.Q4_1.gguf"
     )
-    system_prompt: SystemPrompt = None
+    adapter: Adapter = None
 
 
-class FolderModel(Config):
+class FolderModel(ChatModel):
     """A Hugging Face model folder: a local path, ``file://`` or ``s3://``."""
 
     source: Literal["folder"] = "folder"
     path: Annotated[str, Field(min_length=1, description="local path, file:// or s3:// URL of the folder")]
-    system_prompt: SystemPrompt = None
+    adapter: Adapter = None
 
 
-class HubModel(Config):
+class HubModel(ChatModel):
     """A model of the Hugging Face hub. Only this source needs the network, and only until the model is fetched.
 
     The store keeps the weights that a branch such as `main` had when it was fetched; the branch is not read again.
@@ -85,7 +109,7 @@ class HubModel(Config):
     source: Literal["hub"] = "hub"
     id: Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+$", description="model id, such as Qwen/Qwen2.5-0.5B-Instruct")]
     revision: Annotated[str, Field(min_length=1, description="commit, tag or branch")] = "main"
-    system_prompt: SystemPrompt = None
+    adapter: Adapter = None
 
 
 class StoredModel(Config):
@@ -94,8 +118,9 @@ class StoredModel(Config):
     source: Literal["checkpoint"] = "checkpoint"
     name: Annotated[
         StoredName,
-        Field(description="a run (the checkpoint that stands promoted when this one begins), RUN@ITERATION or a key"),
+        Field(description="a run (the checkpoint that is promoted when this one begins), RUN@ITERATION or a key"),
     ]
+    adapter: Adapter = None
 
 
 FetchedModel = ScratchModel | GgufPackageModel | FolderModel | HubModel
@@ -105,7 +130,7 @@ ModelConfig = Annotated[FetchedModel | StoredModel | MergedModel, Field(discrimi
 
 @dataclass(frozen=True)
 class EarlyShape:
-    """What wants to know the shape of a model before its weights are there.
+    """A request for config and tokenizer of a model before its weights are read.
 
     Attributes:
         folder: Empty folder that gets the files of config and tokenizer.
@@ -116,7 +141,7 @@ class EarlyShape:
     known: Callable[[], None]
 
     def tell(self) -> None:
-        """Says that the files are complete."""
+        """Completes the files and calls `known`."""
         write_both_spellings(self.folder)
         weights = sum(map(math.prod, tensors_of(read_shape(self.folder)).values()))
         (self.folder / SIZE_FILE).write_text(str(ITEM_BYTES["BF16"] * weights))
@@ -152,7 +177,7 @@ def _convert(*arguments: str, early: EarlyShape | None = None, network: bool = F
 
     Args:
         arguments: Kind of the source, name of the source, further arguments.
-        early: Gets config and tokenizer as soon as the child has them.
+        early: Gets config and tokenizer as soon as the child process has them.
         network: Whether the child may use the network.
 
     Raises:
@@ -189,8 +214,24 @@ def _convert(*arguments: str, early: EarlyShape | None = None, network: bool = F
         )
 
 
+def _refuse_links_out(folder: Path) -> None:
+    """Refuses links by which a foreign folder would copy other files of this machine into the store, and an export.
+
+    Files of weights are checked by their headers. The cache of the hub links to its folder `blobs`.
+    """
+    inside = folder.resolve(), folder.resolve().parent.parent / "blobs"
+    for path in (folder / name for name in (*SETTINGS_FILES, *TOKENIZER_FILES)):
+        target = path.resolve()
+        if path.is_file() and not any(map(target.is_relative_to, inside)):
+            raise BadInputError(str(path), f"a link to {target}", "a file in the model's folder", "copy it there")
+
+
 def _copy_folder(folder: Path, out_dir: Path, early: EarlyShape | None) -> None:
     """Copies a local checkpoint, and converts it unless its weights are one bf16 file."""
+    _refuse_links_out(folder)
+    if (folder / "config.json").is_file() and text_part(read_json(folder / "config.json")) is not None:
+        _convert("folder", str(folder), str(out_dir))
+        return
     check_folder(folder)
     if (folder / "tokenizer.json").is_file():
         _copy_shape(folder, early)
@@ -241,7 +282,7 @@ def materialise(
 ) -> None:
     """Writes the model of a recipe as a complete checkpoint folder with weights in bf16.
 
-    The files of its tokenizer stay as they are in the source, but for settings that transformers 4 cannot read (see
+    The files of its tokenizer stay as they are in the source, except for settings that transformers 4 cannot read (see
     `stages.models.spellings`).
 
     Args:
@@ -266,5 +307,5 @@ def materialise(
             _copy_address(config.path, out_dir, early)
     write_both_spellings(out_dir)
     check_folder(out_dir)
-    if not isinstance(config, ScratchModel) and config.system_prompt is not None:
-        add_system_prompt(out_dir, config.system_prompt)
+    if isinstance(config, ChatModel) and (config.system_prompt or config.template_arguments):
+        adapt_template(out_dir, config.system_prompt, config.template_arguments)

@@ -23,7 +23,7 @@ ITEM_BYTES = {
 }  # fmt: skip
 """Bytes per number, by type name of the format."""
 SIZE_FILE = "weights.size"
-"""File of a folder that has only config and tokenizer yet: bytes of the weights that it will have."""
+"""File in a folder that has only config and tokenizer so far. It holds the size of the missing weights in bytes."""
 _MAX_HEADER_BYTES = 10_000_000
 """The format allows 100 MB, but the largest Llama 3 needs 0.15 MB for its 1,138 tensors."""
 _MAX_FILE_BYTES = 2**48
@@ -36,10 +36,13 @@ def to_bfloat16_bits(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     return ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
 
 
-def write_bfloat16(
-    path: Path, shapes: Mapping[str, Sequence[int]], tensors: Iterable[tuple[str, NDArray[np.float32]]]
+def write_floats(
+    path: Path,
+    shapes: Mapping[str, Sequence[int]],
+    tensors: Iterable[tuple[str, NDArray[np.float32]]],
+    dtype: str = "BF16",
 ) -> None:
-    """Writes float32 tensors as a safetensors file of bfloat16, in the order of their names.
+    """Writes float32 tensors as a safetensors file of bfloat16 or float16, in the order of their names.
 
     The next tensors are made while the last ones are rounded and written by other threads.
 
@@ -47,12 +50,13 @@ def write_bfloat16(
         path: The file.
         shapes: Shape of each tensor by name.
         tensors: Names and tensors, in any order.
+        dtype: `BF16` or `F16`; values must be in its range.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for name in sorted(shapes):
-        span = [offset, offset + math.prod(shapes[name]) * ITEM_BYTES["BF16"]]
-        header[name] = {"dtype": "BF16", "shape": list(shapes[name]), "data_offsets": span}
+        span = [offset, offset + math.prod(shapes[name]) * ITEM_BYTES[dtype]]
+        header[name] = {"dtype": dtype, "shape": list(shapes[name]), "data_offsets": span}
         offset = span[1]
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -63,7 +67,8 @@ def write_bfloat16(
         file.flush()
 
         def write(name: str, tensor: NDArray[np.float32]) -> None:
-            content = to_bfloat16_bits(tensor).astype("<u2", copy=False).reshape(-1).data.cast("B")
+            stored = to_bfloat16_bits(tensor).astype("<u2", copy=False) if dtype == "BF16" else tensor.astype("<f2")
+            content = stored.reshape(-1).data.cast("B")
             end = header[name]["data_offsets"][1]
             if list(tensor.shape) != header[name]["shape"]:
                 raise ValueError(f"{name} has the shape {tensor.shape}, not {header[name]['shape']}")

@@ -1,12 +1,21 @@
 """Checks the tensors of a checkpoint against its config.json: names, shapes, types and files, without the weights."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from artifacts.errors import BadInputError
 from artifacts.local.input_files import LARGEST_WEIGHTS, open_regular
+from stages.models.adapter_config import AdapterConfig
+from stages.models.adapters import (
+    ADAPTER_WEIGHTS,
+    adapted_weights,
+    base_of,
+    has_adapter,
+    read_adapter_config,
+    tensor_name,
+)
 from stages.models.json_file import read_json, shown
 from stages.models.shape import DecoderShape, read_shape
 from stages.models.tensor_file import data_start, read_header
@@ -19,7 +28,7 @@ FILE_BYTES = 4 << 30
 _FLOATS = ("BF16", "F16", "F32")
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _COMPUTED = "rotary_emb.inv_freq"
-"""End of the name of a constant that old versions of transformers saved; every reader computes it itself."""
+"""Suffix of the name of a constant that old versions of transformers saved; every reader computes it itself."""
 _COPY_AGAIN = "copy the whole model again"
 _COMPARED_BYTES = 1 << 24
 
@@ -44,22 +53,31 @@ class StoredTensor:
 def tensors_of(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of a decoder's tensors by Hugging Face name; matrices are [out, in].
 
-    Source: the modules of transformers' Qwen2ForCausalLM, Qwen3ForCausalLM and LlamaForCausalLM.
+    Source: the modules of the families' classes in transformers.
     """
     width, queries, keys = shape.embed_dim, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     tensors: dict[str, tuple[int, ...]] = {EMBEDDING: (shape.vocab_size, width)}
-    projections = {
-        "self_attn.q_proj": (queries, width, shape.qkv_bias),
-        "self_attn.k_proj": (keys, width, shape.qkv_bias),
-        "self_attn.v_proj": (keys, width, shape.qkv_bias),
-        "self_attn.o_proj": (width, queries, shape.output_bias),
-        "mlp.gate_proj": (shape.hidden_dim, width, shape.mlp_bias),
-        "mlp.up_proj": (shape.hidden_dim, width, shape.mlp_bias),
-        "mlp.down_proj": (width, shape.hidden_dim, shape.mlp_bias),
-    }
-    norms = {"input_layernorm": width, "post_attention_layernorm": width}
+    if shape.fused:
+        inputs = {"self_attn.qkv_proj": (queries + 2 * keys, width, shape.qkv_bias)}
+        gates = {"mlp.gate_up_proj": (2 * shape.hidden_dim, width, shape.mlp_bias)}
+    else:
+        sizes = {"q": queries, "k": keys, "v": keys}
+        inputs = {f"self_attn.{name}_proj": (rows, width, shape.qkv_bias) for name, rows in sizes.items()}
+        gates = {f"mlp.{name}_proj": (shape.hidden_dim, width, shape.mlp_bias) for name in ("gate", "up")}
+    feed_forward = {**gates, "mlp.down_proj": (width, shape.hidden_dim, shape.mlp_bias)}
+    if shape.experts is not None:
+        of_expert = {name.removeprefix("mlp."): sizes for name, sizes in feed_forward.items()}
+        feed_forward = {"mlp.gate": (shape.experts.count, width, False)}
+        for expert in range(shape.experts.count):
+            feed_forward |= {f"mlp.experts.{expert}.{name}": sizes for name, sizes in of_expert.items()}
+    projections = {**inputs, "self_attn.o_proj": (width, queries, shape.output_bias), **feed_forward}
+    norms = dict.fromkeys(filter(None, asdict(shape.norms).values()), width)
     if shape.qk_norm:
-        norms |= {"self_attn.q_norm": shape.head_dim, "self_attn.k_norm": shape.head_dim}
+        whole = shape.qk_norm == "projection"
+        norms |= {
+            "self_attn.q_norm": queries if whole else shape.head_dim,
+            "self_attn.k_norm": keys if whole else shape.head_dim,
+        }
     for layer in range(shape.layers):
         prefix = f"model.layers.{layer}."
         for name, (rows, columns, bias) in projections.items():
@@ -79,19 +97,52 @@ def tensors_of(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
 def check_weights(folder: Path) -> dict[str, StoredTensor]:
     """Checks that a checkpoint contains the tensors that its config.json implies, and returns them by name.
 
-    Only config, index and headers are read, unless an output head is stored next to the embedding it is tied to.
+    Only config, index and headers are read, unless an output head is stored next to the embedding it is tied to. The
+    tensors of a checkpoint with an adapter are those of its base, and the adapter is checked too.
 
     Args:
         folder: A Hugging Face model folder.
 
     Raises:
-        BadInputError: A tensor is missing, unexpected, or of another shape or type; a file is damaged; or the index
-            does not match the files.
+        BadInputError: A tensor is missing, unexpected, or of another shape or type; a file is damaged; the index does
+            not match the files; or the adapter is of another base.
     """
-    shape = read_shape(folder)
-    stored = stored_tensors(folder)
-    compare(folder, shape, stored)
+    base = base_of(folder)
+    shape = read_shape(base)
+    stored = stored_tensors(base)
+    compare(base, shape, stored)
+    if has_adapter(folder):
+        check_adapter(folder, tensors_of(shape))
     return stored
+
+
+def check_adapter(folder: Path, weights: Mapping[str, Sequence[int]]) -> AdapterConfig:
+    """Checks that an adapter fits a model, from its small files and headers, and returns its settings.
+
+    Args:
+        folder: Adapter folder.
+        weights: Shapes of the model's tensors by Hugging Face name.
+
+    Raises:
+        BadInputError: The adapter is of another model, of another kind (see `read_adapter_config`), or damaged.
+    """
+    config = read_adapter_config(folder)
+    path = folder / ADAPTER_WEIGHTS
+    stored = {name: tuple(entry["shape"]) for name, entry in read_header(path).items()}
+    needed: dict[str, tuple[int, ...]] = {}
+    for name in adapted_weights(config, weights):
+        rows, columns = weights[name]
+        needed |= {tensor_name(name, "A"): (config.rank, columns), tensor_name(name, "B"): (rows, config.rank)}
+    remedy = "name the model that the adapter was trained on, or another adapter"
+    for name in sorted(needed.keys() | stored.keys()):
+        if needed.get(name) != stored.get(name):
+            found, expected = (_shape_words(shapes.get(name)) for shapes in (stored, needed))
+            raise BadInputError(f"{path}: {name}", f"an adapter of another base: {found}", expected, remedy)
+    return config
+
+
+def _shape_words(shape: Sequence[int] | None) -> str:
+    return "no such tensor" if shape is None else f"shape {list(shape)}"
 
 
 def compare(folder: Path, shape: DecoderShape, stored: Mapping[str, StoredTensor]) -> None:

@@ -1,2 +1,2 @@
-"""Verbs that only some recipes need, for curricula (`rate`, `fold`, `advance`), teachers (`distil`, `sft`, `teach`) and
-value models (`pretrain`, `value`)."""
+"""Stages that only some recipes need, for curricula (`rate`, `update_rates`, `advance`), teachers (`distil`, `sft`,
+`teach`) and critics (`pretrain`, `value`)."""

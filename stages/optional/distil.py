@@ -23,7 +23,7 @@ from stages.environments.tables import graded_texts, puzzles_by_id, taught_passa
 from stages.environments.thoughts import thought_opened
 from stages.models.tokenizers.chat import chat_tokenizer
 from stages.models.tokenizers.digest import tokenizer_digest
-from stages.texts.selection import DistilConfig, Room, TeacherText, after_corruption, select
+from stages.texts.selection import DistilConfig, TeacherText, TextLimits, after_corruption, select
 
 REVISION = 2  # thoughts are not read
 
@@ -64,11 +64,11 @@ def distil(
         return published
     own = Artifact.open(ctx.store, puzzles)
     candidates, tokenizer = _candidates(ctx, config, teacher, own), _tokenizer(ctx, teacher)
-    room = _room(ctx, student, row_tokens, tokenizer) if config.untrainable == "drop" else None
+    limits = _text_limits(ctx, student, row_tokens, tokenizer) if config.untrainable == "drop" else None
     held_out = {digest for split in ("val", "test") for digest in own.read_table(f"{split}.parquet", PUZZLES)["digest"]}
-    kept, rejected = select(candidates, config, held_out, room)
+    kept, rejected = select(candidates, config, held_out, limits)
     if config.corruption is not None:
-        kept, spoiled = after_corruption(kept, config.corruption, config.seed, room)
+        kept, spoiled = after_corruption(kept, config.corruption, config.seed, limits)
         rejected = dict((Counter(rejected) + spoiled).most_common())
     facts: dict[str, Any] = {
         "sampled": len(candidates),
@@ -79,7 +79,7 @@ def distil(
     }
     if not kept:
         best = config.model_copy(update={"keep": "best"})
-        some_are_best = config.keep == "exact" and bool(select(candidates, best, held_out, room)[0])
+        some_are_best = config.keep == "exact" and bool(select(candidates, best, held_out, limits)[0])
         raise _nothing_left(out.key, rejected, teacher, some_are_best=some_are_best)
     attempt = out.attempt(identity)
     attempt.write_table(TEXTS_FILE, _table(kept), TEXTS)
@@ -104,10 +104,10 @@ def _nothing_left(
     )
 
 
-def _room(ctx: StageContext, student: Ref[Checkpoint], row_tokens: int, of_teacher: str | None) -> Room:
-    """Returns the room for texts of a student; `of_teacher` is the digest of the teacher's tokenizer."""
+def _text_limits(ctx: StageContext, student: Ref[Checkpoint], row_tokens: int, of_teacher: str | None) -> TextLimits:
+    """Returns the limits of a student's texts; `of_teacher` is the digest of the teacher's tokenizer."""
     keeps_tokens = of_teacher == tokenizer_digest(ctx.store, student)
-    return Room(chat_tokenizer(ctx.local_folder(student)), row_tokens, keeps_tokens)
+    return TextLimits(chat_tokenizer(ctx.local_folder(student)), row_tokens, keeps_tokens)
 
 
 def _tokenizer(ctx: StageContext, teacher: Ref[Rollouts] | Ref[Answers] | None) -> str | None:
@@ -174,7 +174,7 @@ def _of_rollouts(rollouts: pl.DataFrame, known: Mapping[str, Puzzle]) -> list[Te
     for row in rollouts.sort("group", "sample").iter_rows(named=True):
         tokens, ended = row["completion_token_ids"], row["finish_reason"] == "stop"
         unusable = None if ended and row["text"].strip() else "empty" if ended else "truncated"
-        puzzle = _puzzle(row["puzzle_id"], known)
+        puzzle = _puzzle(row["prompt_id"], known)
         candidates.append(TeacherText(puzzle, row["sample"], row["text"], unusable, tokens, len(tokens)))
     return candidates
 
@@ -183,7 +183,7 @@ def _of_answers(answers: pl.DataFrame, known: Mapping[str, Puzzle]) -> list[Teac
     candidates: list[TeacherText] = []
     for row in answers.sort("group", "sample").iter_rows(named=True):
         outcome = {"answered": None, "length": "truncated"}.get(row["outcome"], row["outcome"])
-        text, puzzle = row["text"], _puzzle(row["puzzle_id"], known)
+        text, puzzle = row["text"], _puzzle(row["prompt_id"], known)
         if row["reasoning"]:
             marks = puzzle.thinking
             text = f"{marks.opening}\n{row['reasoning'].strip()}\n{marks.closing}\n\n{text}"
@@ -192,15 +192,15 @@ def _of_answers(answers: pl.DataFrame, known: Mapping[str, Puzzle]) -> list[Teac
     return candidates
 
 
-def _puzzle(puzzle_id: str, known: Mapping[str, Puzzle]) -> Puzzle:
-    if puzzle_id not in known:
-        raise IntegrityError(f"puzzle {puzzle_id}", "answered but not in the puzzle set", "the texts of this set")
-    return known[puzzle_id]
+def _puzzle(prompt_id: str, known: Mapping[str, Puzzle]) -> Puzzle:
+    if prompt_id not in known:
+        raise IntegrityError(f"puzzle {prompt_id}", "answered but not in the puzzle set", "the texts of this set")
+    return known[prompt_id]
 
 
 def _graded(candidates: Sequence[TeacherText], grader: Grader) -> list[TeacherText]:
-    known = {candidate.puzzle.puzzle_id: candidate.puzzle for candidate in candidates}
-    answered = [(candidate.text, candidate.puzzle.puzzle_id) for candidate in candidates]
+    known = {candidate.puzzle.prompt_id: candidate.puzzle for candidate in candidates}
+    answered = [(candidate.text, candidate.puzzle.prompt_id) for candidate in candidates]
     return [
         replace(candidate, accuracy=graded.accuracy, exact=graded.exact)
         for candidate, graded in zip(candidates, graded_texts(answered, known, grader), strict=True)
@@ -208,10 +208,10 @@ def _graded(candidates: Sequence[TeacherText], grader: Grader) -> list[TeacherTe
 
 
 def _table(kept: Sequence[TeacherText]) -> pl.DataFrame:
-    names = [name for name in TEXTS.columns if name not in ("puzzle_id", "digest", "prompt")]
+    names = [name for name in TEXTS.columns if name not in ("prompt_id", "digest", "prompt")]
     rows = [
         {
-            "puzzle_id": candidate.puzzle.puzzle_id,
+            "prompt_id": candidate.puzzle.prompt_id,
             "digest": candidate.puzzle.digest,
             "prompt": candidate.puzzle.prompt,
             **{name: getattr(candidate, name) for name in names},

@@ -1,4 +1,4 @@
-"""The stage that trains a value model on stored rollouts, before the first iteration needs it. It samples nothing."""
+"""The stage that trains a critic on stored rollouts, before the first iteration needs it. It samples nothing."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -7,7 +7,7 @@ from artifacts.address import ArtifactAddress
 from artifacts.errors import NEW_RUN, BadInputError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
-from artifacts.refs import Checkpoint, Critic, Grades, Ref, Rollouts, TrainingState
+from artifacts.refs import Checkpoint, Critic, Grades, OptimizerState, Ref, Rollouts
 from stages.context import StageContext
 from stages.training.critic import (
     ValueConfig,
@@ -21,7 +21,7 @@ from stages.training.launch import Target, Weights, train_and_publish
 REVISION = 1
 _SEED_DIGITS = 12
 _SETTINGS = ("head", "reward_low", "reward_high", "row_tokens", "learning_rate", "optimizer", "trainable")
-"""Settings of the value model on which its pretraining depends, besides those of `pretrain` itself."""
+"""Settings of the critic on which its pretraining depends, besides those of `pretrain` itself."""
 
 
 def pretrain(
@@ -32,15 +32,15 @@ def pretrain(
     grades: Sequence[Ref[Grades]],
     *,
     out: ArtifactAddress[Critic],
-    state_out: ArtifactAddress[TrainingState],
+    state_out: ArtifactAddress[OptimizerState],
 ) -> Weights:
-    """Trains a value model on the rewards of stored rollouts and publishes it with its training state.
+    """Trains a critic on the rewards of stored rollouts and publishes it with its optimizer state.
 
     The rollouts may be those of other runs, and other policies may have written them. The identity holds their digests.
 
     Args:
-        config: Settings of the value model, with `pretrain`. The learning rate is the highest of the schedule.
-        model: Model that the value model starts from, with a head of 0.
+        config: Settings of the critic, with `pretrain`. The learning rate is the highest of the schedule.
+        model: Model that the critic starts from; its value head begins at 0.
         rollouts: Rollouts of one or more iterations.
         grades: Their grades, in the same order.
 
@@ -79,7 +79,7 @@ def pretrain(
         learning_rates=(config.learning_rate,) * batch.minibatches * chosen.epochs,
         epochs=chosen.epochs,
         optimizer=config.optimizer,
-        trainable=config.trainable,
+        trainable=config.trainable.merging(),
         epoch_seed=seed,
         value=config.for_pretraining().job(),
     )

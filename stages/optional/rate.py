@@ -34,7 +34,7 @@ class RatedModel(Config):
         "that iterations measure; any other name keeps them."
     )
     source: ModelConfig | None = Field(
-        default=None, description="The model, as in the section `model`; null: that from which iterations start."
+        default=None, description="The model, as in the section `model`; null: the model that iterations start from."
     )
 
     @model_validator(mode="after")
@@ -94,13 +94,13 @@ def rate(
     shards = out.attempt(identity, resumable=True)
     rated: list[pl.DataFrame] = []
     for number, (name, checkpoint) in enumerate(checkpoints.items()):
-        stem = f"rollouts{number:02d}"  # not the name: one may begin with another
+        stem = f"rollouts{number:02d}"  # not the name, which may be a prefix of another
         facts = collect(table, config.sampling, checkpoint, shards, ctx, stem=stem, label=f"rate {name}")
         by_id = puzzles_by_id(table, thought_opened=facts[THOUGHT_OPENED])
         sampled = adopt_rollouts(shards, stem, config.sampling)
         assert sampled is not None  # collect has just written them
-        grades = graded_texts(sampled.select("text", "puzzle_id").iter_rows(), by_id, config.grader)
-        graded = sampled.select("puzzle_id").with_columns(
+        grades = graded_texts(sampled.select("text", "prompt_id").iter_rows(), by_id, config.grader)
+        graded = sampled.select("prompt_id").with_columns(
             pl.Series("accuracy", [item.accuracy for item in grades], pl.Float64),
             pl.Series("exact", [item.exact for item in grades], pl.Boolean),
             sampled["finish_reason"].is_in(["length", "early_stop"]).alias("truncated"),

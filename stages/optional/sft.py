@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import polars as pl
 from pydantic import Field
@@ -21,41 +21,52 @@ from stages.grpo.groups import Branch, Group
 from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.tokenizers.chat import ChatTokenizer, chat_tokenizer
 from stages.models.tokenizers.digest import tokenizer_digest
-from stages.texts.supervised import check_fits, check_round_trip, tokens_to_learn
+from stages.texts.supervised import check_can_be_sampled, check_fits, check_round_trip, tokens_to_learn
 from stages.training.job import EpochOrder, JobSettings, LossConfig, OptimizerConfig
 from stages.training.launch import Target, Weights, train_and_publish, warn_of_rounding
 from stages.training.trainable import TrainableConfig, TrainedConfig
 
 REVISION = 2
-_RATE = "Highest learning rate; ten times the default if it is left out and `trainable` is LoRA."
-_SCHEDULE = "After the warm-up, `linear` and `cosine` fall to 0 after the last step."
+_TextsPerStep = Annotated[
+    int,
+    Field(
+        ge=1,
+        le=1_000_000,
+        description="Number of texts in an optimizer step; with a teacher's, some may have one fewer.",
+    ),
+]
+_Rate = Annotated[
+    float,
+    Field(
+        gt=0,
+        le=10.0,
+        description="Highest learning rate; ten times the default if it is left out and `trainable` is LoRA.",
+    ),
+]
+_Schedule = Annotated[
+    Literal["constant", "linear", "cosine"],
+    Field(description="After the warm-up, `linear` and `cosine` fall to 0 after the last step."),
+]
 _DROP = 'with distil.texts.untrainable = "drop"'
 
 
 class SftConfig(TrainedConfig):
     """Supervised fine-tuning: cross-entropy on texts, not on their prompts."""
 
-    texts_per_step: int = Field(
-        default=16, ge=1, le=1_000_000, description="Number of texts in an optimizer step; some may have one fewer."
-    )
+    texts_per_step: _TextsPerStep = 16
     epochs: int = Field(default=1, ge=1, le=1_000_000, description="Passes over the texts.")
     epoch_order: EpochOrder = Field(
         default="shuffled", description="Mini-batches of the passes after the first: drawn again, or the same."
     )
-    learning_rate: float = Field(
-        default=1e-5,
-        gt=0,
-        le=10.0,
-        description=_RATE,
-    )
-    schedule: Literal["constant", "linear", "cosine"] = Field(default="linear", description=_SCHEDULE)
+    learning_rate: _Rate = 1e-5
+    schedule: _Schedule = "linear"
     warmup_share: float = Field(
         default=0.0, ge=0.0, lt=1.0, description="Share of all steps over which the learning rate rises linearly."
     )
     row_tokens: int = Field(default=2048, ge=16, le=10_000_000, description="Token budget of a row.")
     aggregation: Literal["token_mean", "sequence_mean"] = Field(
         default="token_mean",
-        description="Divisor of the loss of a step: its tokens, or each text's and then the texts.",
+        description="How the loss of a step is averaged: over all tokens, or over each text and then over texts.",
     )
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     trainable: TrainableConfig = Field(default_factory=TrainableConfig)
@@ -72,20 +83,13 @@ class WarmStartConfig(SftConfig):
     )
     style: Style = Field(
         default="plain",
-        description="How derivations are written: premises by number after each statement, by number before it, or in "
-        "the words of the clues before it.",
+        description="How derivations are written: premises by number after each statement (`plain`), by number "
+        "before it (`terse`), in the words of the clues before it (`cited`), or none (`bare`).",
     )
     steps: int = Field(default=16, ge=1, le=1_000_000, description="Optimizer steps of one pass.")
-    texts_per_step: int = Field(
-        default=4, ge=1, le=1_000_000, description="Number of texts in an optimizer step, each of another puzzle."
-    )
-    learning_rate: float = Field(
-        default=1e-4,
-        gt=0,
-        le=10.0,
-        description=_RATE,
-    )
-    schedule: Literal["constant", "linear", "cosine"] = Field(default="constant", description=_SCHEDULE)
+    texts_per_step: _TextsPerStep = 4
+    learning_rate: _Rate = 1e-4
+    schedule: _Schedule = "constant"
 
     @property
     def puzzles(self) -> int:
@@ -107,6 +111,7 @@ def sft(
     texts: Ref[Texts] | Ref[Puzzles],
     *,
     out: ArtifactAddress[Checkpoint],
+    max_tokens: int | None = None,
 ) -> Ref[Checkpoint]:
     """Trains on texts and publishes the checkpoint.
 
@@ -119,10 +124,12 @@ def sft(
     Args:
         texts: A teacher's texts, all of which are learned; or, under a `WarmStartConfig`, the puzzles for which the
             solver writes.
+        max_tokens: Largest number of tokens of the completions that follow a warm start; None if it is not known.
 
     Raises:
-        BadInputError: There are fewer train puzzles than a warm start takes, a text does not fit into a row, or the
-            tokenizer does not decode a text's tokens to the same text.
+        BadInputError: There are fewer train puzzles than a warm start takes, a text does not fit into a row, most of
+            the solver's texts are longer than `max_tokens`, or the tokenizer does not decode a text's tokens to the
+            same text.
         TransientError: The trainer died or hung.
     """
     inputs = {"weights": weights, "texts": texts}
@@ -134,10 +141,12 @@ def sft(
     if isinstance(config, WarmStartConfig):
         section, label = "warm_start", "warm start"
         groups = taught_groups(config, _drawn(config, artifact.read_table("train.parquet", PUZZLES)), tokenizer)
+        if max_tokens is not None:
+            check_can_be_sampled(groups, max_tokens, config.text)
     else:
         section, label = "distil.sft", "sft"
-        own_tokens = artifact.manifest.facts["tokenizer"] == tokenizer_digest(ctx.store, weights)
-        groups = text_groups(artifact.read_table(TEXTS_FILE, TEXTS), tokenizer, keep_tokens=own_tokens)
+        model_tokens = artifact.manifest.facts["tokenizer"] == tokenizer_digest(ctx.store, weights)
+        groups = text_groups(artifact.read_table(TEXTS_FILE, TEXTS), tokenizer, keep_tokens=model_tokens)
         remedy = f"{NEW_RUN}, {_DROP} or a higher distil.sft.row_tokens"
         check_fits(groups, config.row_tokens, section, "texts", remedy)
     job_settings = job_settings_of(config, len(groups))
@@ -159,7 +168,7 @@ def job_settings_of(config: SftConfig, texts: int) -> JobSettings:
         epochs=config.epochs,
         loss=LossConfig(kind="cross_entropy", aggregation=config.aggregation),
         optimizer=config.optimizer,
-        trainable=config.trainable,
+        trainable=config.trainable.merging(),
         epoch_order=config.epoch_order,
         epoch_seed=config.seed,
     )
@@ -176,7 +185,7 @@ def text_groups(texts: pl.DataFrame, tokenizer: ChatTokenizer, *, keep_tokens: b
     Raises:
         BadInputError: The tokens of a text decode to another text.
     """
-    prompts = {prompt: tokenizer.prompt_ids(prompt) for prompt in texts["prompt"].unique(maintain_order=True)}
+    prompts = {prompt: tokenizer.prompt_token_ids(prompt) for prompt in texts["prompt"].unique(maintain_order=True)}
     groups: list[Group] = []
     for prompt, text, sampled in texts.select("prompt", "text", "token_ids").iter_rows():
         tokens = tokens_to_learn(tokenizer, text, sampled if keep_tokens else None)
@@ -214,7 +223,9 @@ def taught_groups(config: WarmStartConfig, puzzles: pl.DataFrame, tokenizer: Cha
         tokens = [token for ids, _ in parts for token in ids]
         text, remedy = "".join(part.text for part in passages), "choose another model, or another warm_start.text"
         check_round_trip(tokenizer, tokens, text, remedy)
-        groups.append(_group(tokenizer.prompt_ids(prompt), tokens, [by_tool for ids, by_tool in parts for _ in ids]))
+        groups.append(
+            _group(tokenizer.prompt_token_ids(prompt), tokens, [by_tool for ids, by_tool in parts for _ in ids])
+        )
     check_fits(groups, config.row_tokens, "warm_start", config.text, "raise warm_start.row_tokens")
     return groups
 

@@ -1,4 +1,4 @@
-"""The stage that gives every token that the policy sampled a teacher's verdict: on-policy distillation.
+"""The stage of on-policy distillation: a teacher judges every token that the policy sampled.
 
 A token's advantage is log p_teacher - log p_policy of that token alone, with nothing for later tokens (discount 0), so
 that the expected update lowers the divergence KL(policy || teacher) at each token (arXiv 2306.13649; 2601.19897 for a
@@ -64,7 +64,7 @@ class TeachConfig(Config):
     )
     hint: Literal["none", "derivation"] = Field(
         default="none",
-        description="What the teacher's prompt has beside the policy's: nothing, or the solver's derivation.",
+        description="What the teacher's prompt has in addition to the policy's: nothing, or the solver's derivation.",
     )
     style: Style = Field(default="plain", description="Style of the derivation in the hint.")
     weight: float = Field(default=1.0, gt=0.0, le=1e6, description="Factor of the teacher's verdict on a token.")
@@ -94,7 +94,7 @@ def teach(
     *,
     out: ArtifactAddress[Grades],
 ) -> Ref[Grades]:
-    """Publishes grades whose advantages are the teacher's verdicts on tokens; accuracies and rewards stay.
+    """Publishes grades whose advantages are the teacher's verdicts on tokens; accuracies and rewards are unchanged.
 
     Masked completions stay masked. The fact `teacher/kl/mean` estimates KL(policy || teacher) in nats per token, from
     all tokens that the policy wrote.
@@ -118,11 +118,11 @@ def teach(
             grades.key, "grades of other completions", f"a grade for each completion of {rollouts.key}"
         )
     train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES)
-    prompts = teacher_prompts(config, train, set(completions["puzzle_id"]))
+    prompts = teacher_prompts(config, train, set(completions["prompt_id"]))
     logprobs = _scored(ctx, teacher, completions, prompts)
     verdicts = [
-        Verdicts.of(told, np.array(sampler), None if marks is None else np.array(marks, np.bool_), config)
-        for told, sampler, marks in zip(
+        Verdicts.of(scored, np.array(sampler), None if marks is None else np.array(marks, np.bool_), config)
+        for scored, sampler, marks in zip(
             logprobs, completions["sampler_logprobs"].to_list(), _marks(completions), strict=True
         )
     ]
@@ -207,8 +207,8 @@ def teacher_prompts(config: TeachConfig, train: pl.DataFrame, asked: set[str]) -
     Raises:
         BadInputError: A puzzle's environment writes no derivation for the hint.
     """
-    puzzles = train.filter(pl.col("puzzle_id").is_in(asked))
-    prompts = dict(zip(puzzles["puzzle_id"], puzzles["prompt"], strict=True))
+    puzzles = train.filter(pl.col("prompt_id").is_in(asked))
+    prompts = dict(zip(puzzles["prompt_id"], puzzles["prompt"], strict=True))
     if config.hint == "none":
         return prompts
     hints = ("".join(part.text for part in parts) for parts in taught_passages(puzzles, config.style))
@@ -234,7 +234,7 @@ def _scored(
         members = range(number, number + len(rows))
         # The advantage of a branch is not read by the job; it carries the number of the completion.
         branches = [Branch(token_ids[i], [0.0] * len(token_ids[i]), float(i), marks[i]) for i in members]
-        groups.append(Group(tokenizer.prompt_ids(prompts[rows["puzzle_id"][0]]), branches))
+        groups.append(Group(tokenizer.prompt_token_ids(prompts[rows["prompt_id"][0]]), branches))
         number += len(rows)
     row_tokens = max(len(group.prompt) + max(len(branch.tokens) for branch in group.branches) for group in groups)
     batch, _ = pack_groups(groups, PackConfig(row_tokens=max(row_tokens, 16)))

@@ -1,4 +1,4 @@
-"""The stage that judges rollouts by a value model, derives the advantages of tokens, and trains the value model."""
+"""The stage that judges rollouts by a critic, derives the advantages of tokens, and trains the critic."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from artifacts.address import ArtifactAddress
 from artifacts.identity import Identity
-from artifacts.refs import Checkpoint, Critic, Grades, Ref, Rollouts, TrainingState, Values
+from artifacts.refs import Checkpoint, Critic, Grades, OptimizerState, Ref, Rollouts, Values
 from artifacts.schemas import TOKEN_ADVANTAGES, TOKEN_ADVANTAGES_FILE, VALUES, VALUES_FILE, as_table
 from stages.context import StageContext
 from stages.grpo.gae import Floats, explained_variances, gae, lambda_of_length, last_token_rewards, normalised
@@ -18,7 +18,7 @@ from stages.training.critic import (
     TokenPlace,
     ValueConfig,
     critic_batch,
-    own_tokens,
+    model_tokens,
     valued_rollouts,
 )
 from stages.training.job import JobSettings
@@ -30,7 +30,7 @@ _SEED_DIGITS = 12
 """Number of hex digits of the rollouts' digest (part of the identity) that seed the order of groups and passes."""
 _VALUES = "values"
 _WITHOUT_EFFECT = (*LEARNING_RATE_SETTINGS, "source", "pretrain")
-"""Settings that the identity leaves out, because the learning rate of the iteration and the inputs express them."""
+"""Settings that the identity leaves out, because the iteration's learning rate and the inputs depend on them."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Valued:
     """The result of the stage.
 
     Attributes:
-        values: Values and advantages of tokens under the value model before its training.
-        critic: The value model after it, with its training state.
+        values: Values and advantages of tokens under the critic before its training.
+        critic: The critic after it, with its optimizer state.
     """
 
     values: Ref[Values]
@@ -47,7 +47,7 @@ class Valued:
 
     @property
     def reused(self) -> bool:
-        """Whether the value model, which is published after the values, was found in the store rather than made."""
+        """Whether the critic, which is published after the values, was found in the store instead of being trained."""
         return self.critic.reused
 
 
@@ -61,22 +61,22 @@ def value(
     iteration: int,
     out: ArtifactAddress[Values],
     critic_out: ArtifactAddress[Critic],
-    state_out: ArtifactAddress[TrainingState],
+    state_out: ArtifactAddress[OptimizerState],
 ) -> Valued:
-    """Computes values of rollouts and the advantages of their tokens, then trains the value model on the rewards.
+    """Computes values of rollouts and the advantages of their tokens, then trains the critic on the rewards.
 
-    The values are those before this training. The value model is published after them; its training state follows
+    The values are those before this training. The critic is published after them; its optimizer state follows
     (see `stages.training.launch.train_and_publish`).
 
     Args:
-        critic: The value model with its training state; at first a language model, whose value head then begins at 0.
+        critic: The critic with its optimizer state; at first a language model, whose value head then begins at 0.
         rollouts: The rollouts.
         grades: Their grades. Completions without an advantage (masked) have no values and are not learned from.
         iteration: Number of the iteration, from 1; determines the learning rate.
 
     Raises:
         IntegrityError: The grades are not those of the rollouts.
-        BadInputError: The value model does not know a token of the rollouts, or has another head.
+        BadInputError: The critic does not know a token of the rollouts, or has another head.
         TransientError: The trainer died or hung.
         DeerstalkerError: The trainer ran out of memory.
     """
@@ -115,7 +115,7 @@ def value(
         learning_rates=(step_rate(config, iteration, batch.minibatches),) * batch.minibatches * config.epochs,
         epochs=config.epochs,
         optimizer=config.optimizer,
-        trainable=config.trainable,
+        trainable=config.trainable.merging(),
         epoch_seed=seed,
         value=config.job(),
     )
@@ -128,7 +128,7 @@ def value(
         label=f"value {iteration}",
     )
     published = out.find(identity)
-    assert published is not None  # `publish` has run before the value model was published
+    assert published is not None  # `publish` has run before the critic was published
     return Valued(published, trained)
 
 
@@ -157,7 +157,7 @@ def _tables(table: pl.DataFrame, values: list[Floats], config: ValueConfig) -> _
         values: For each completion the values of its tokens; NaN for those of a tool.
         config: Lambda and normalisation.
     """
-    keys, rewards, own = table.select("group", "sample").rows(), table["reward"].to_list(), own_tokens(table)
+    keys, rewards, own = table.select("group", "sample").rows(), table["reward"].to_list(), model_tokens(table)
     own_values = [of_one[mine] for of_one, mine in zip(values, own, strict=True)]
     advantages: list[Floats] = []
     for of_one, reward in zip(own_values, rewards, strict=True):
@@ -183,7 +183,7 @@ def _tables(table: pl.DataFrame, values: list[Floats], config: ValueConfig) -> _
 
 
 def _figures(values: list[Floats], rewards: list[float], advantages: list[Floats]) -> dict[str, float | None]:
-    """Returns the figures of the value model before it is trained on these rollouts."""
+    """Returns the figures of the critic before it is trained on these rollouts."""
     filled = [i for i, of_one in enumerate(values) if of_one.size]
     returns = [np.full(len(values[i]), rewards[i]) for i in filled]
     shares = explained_variances([values[i] for i in filled], returns)

@@ -12,7 +12,7 @@ from types import FrameType
 
 
 class CpuLimitError(BaseException):
-    """The CPU time is used up. No `Exception`, because foreign code, such as SymPy, catches those."""
+    """The CPU time is used up. Not an `Exception`, because third-party code, such as SymPy, catches those."""
 
 
 @contextmanager

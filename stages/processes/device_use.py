@@ -62,7 +62,7 @@ def _notes() -> Sequence[Path]:
 
 
 def _read(note: Path) -> DeviceUse | None:
-    with suppress(OSError, ValueError, ValidationError):  # it goes at this moment, or another program wrote it
+    with suppress(OSError, ValueError, ValidationError):  # it is being removed, or another program wrote it
         if note.parent.lstat().st_uid == os.geteuid() and has_owner(note.parent):
             return DeviceUse.model_validate_json(read_regular(note, _MOST_BYTES))
     return None

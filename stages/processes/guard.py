@@ -57,7 +57,7 @@ def is_tracker(pid: int) -> bool:
 
 
 def reap() -> tuple[dict[int, int], bool]:
-    """Collects the children that ended.
+    """Reaps the children that ended.
 
     Returns:
         Exit code by process id (negative: the signal), and whether any child is left, running or about to end.

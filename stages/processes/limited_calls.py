@@ -1,8 +1,8 @@
 """Calls of code that may do anything, each in a process with limits on time and memory.
 
 A call that loops, crashes, exits or takes too much memory fails with a reason. Its process is replaced, and other calls
-go on. Pebble's `ProcessPool` (5.2.3) does not fit: its processes share one pipe, so one that dies while it sends breaks
-the answers of the others, and its limit counts time by the clock, so harmless calls fail on a busy machine.
+continue. Pebble's `ProcessPool` (5.2.3) does not fit: its processes share one pipe, so one that dies while it sends
+breaks the answers of the others, and its limit counts wall-clock time, so harmless calls fail on a busy machine.
 """
 
 import importlib
@@ -27,7 +27,7 @@ from artifacts.errors import DeerstalkerError
 from stages.processes.process_pool import end_with_parent, start_worker
 
 _WALL_FACTOR = 10
-"""Multiple of its limit that a call may take by the clock, because it may wait for a core."""
+"""Largest wall-clock time of a call as a multiple of its limit, because it may wait for a core."""
 _GRACE_S = 5.0
 """Seconds after that limit until the kernel ends a process that its owner has not ended."""
 _LONGEST_REASON = 300
@@ -57,10 +57,10 @@ class LimitedCalls:
     Args:
         load: `module:function` whose result is the function to call. It runs once in each process, before the limits.
         *arguments: Arguments of `load`, which can be pickled.
-        limit_s: CPU seconds that a call may take; by the clock it may take ten times as many.
+        limit_s: CPU seconds that a call may take; it may take ten times as many wall-clock seconds.
         memory_bytes: Memory that a process may allocate beyond what it has after loading.
         workers: Number of processes; None for one per core that this process may use.
-        load_s: Seconds by the clock within which a process must be ready.
+        load_s: Wall-clock seconds within which a process must be ready.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class _Worker:
         self._pipe.close()
 
     def _answered(self, used_s: float, limit_s: float) -> bool:
-        """Waits for an answer until the call has used its CPU time, or ten times as much by the clock."""
+        """Waits for an answer until the call has used its CPU time, or ten times as much wall-clock time."""
         started, wait_s = time.monotonic(), limit_s
         while not self._pipe.poll(wait_s):
             left_s = limit_s - (_cpu_s(self._process.pid) - used_s)

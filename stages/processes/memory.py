@@ -1,8 +1,8 @@
 """How much memory is left, and whether a lack of memory ended a child process.
 
 A lack of memory is recognized by the child's messages and by the kernel's counters. A refused allocation would be
-refused again with the same settings, so it is not a transient error. A process that the kernel killed may have had
-greedy neighbours, so that error is transient. Both errors give the same advice about settings.
+refused again with the same settings, so it is not a transient error. A process may be killed by the kernel because
+other processes use too much memory, so that error is transient. Both errors give the same advice about settings.
 """
 
 import ctypes
@@ -92,7 +92,7 @@ def _limited_groups(proc: Path, cgroups: Path) -> Iterator[tuple[Path, int, Lite
 
 
 def hand_back_freed(sharers: int) -> None:
-    """Returns freed memory to the kernel if less memory is spare than `sharers` processes of this size occupy.
+    """Returns freed memory to the kernel if the spare memory is smaller than that of `sharers` processes of this size.
 
     Otherwise the memory is kept, because page faults for new memory take a sixth of a SmolLM2 step on a CPU. Linux with
     glibc only.

@@ -44,8 +44,8 @@ def start_ticks(pid: int) -> int | None:
 def end_with_parent() -> None:
     """Starts a thread that ends this process as soon as its `multiprocessing` parent is gone; ignores Ctrl-C.
 
-    Without the thread, a process that computes would only notice when its work is done. A terminal sends Ctrl-C to this
-    process, too, which would print a traceback; the parent alone decides what ends.
+    Without the thread, a process that computes would notice this only when its work is done. A terminal sends Ctrl-C to
+    this process, too, which would print a traceback; the parent alone decides what ends.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
@@ -164,7 +164,7 @@ def start_worker(serve: Callable[..., None], *arguments: Any) -> tuple[BaseProce
     This process has threads, so it must not fork; the fork server ends when this process does.
 
     Raises:
-        TransientError: It does not start, for instance for want of memory or because the fork server was killed.
+        TransientError: It does not start, for instance because memory is short or the fork server was killed.
     """
     context = multiprocessing.get_context("forkserver")
     try:
@@ -182,12 +182,12 @@ def start_worker(serve: Callable[..., None], *arguments: Any) -> tuple[BaseProce
 def _start_fork_server() -> None:
     """Starts the fork server, unless it runs, so that sets of texts have the same order in the workers of every run.
 
-    The code of a user that makes items may go through a set. Other child processes keep their own order. The server
-    inherits that Ctrl-C is blocked: it ignores it, but not before its interpreter has started.
+    A user's code that makes items may iterate over a set. Other child processes keep their own order. The server
+    inherits a blocked SIGINT, because it ignores Ctrl-C only once its interpreter has started.
     """
     seeded = _HASH_SEED in os.environ
     os.environ.setdefault(_HASH_SEED, "0")
-    resource_tracker.ensure_running()  # otherwise the call below starts it, which ends with Ctrl-C unblocked
+    resource_tracker.ensure_running()  # otherwise the call below starts it and leaves SIGINT unblocked
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         ensure_running()
@@ -200,8 +200,8 @@ def _start_fork_server() -> None:
 def _own_temporary_folder() -> None:
     """Makes this process the owner of multiprocessing's folder, so that a sweep removes it if the process is killed.
 
-    The folder, which is made at the first call, holds a socket. A child process takes one of its own: it is told its
-    parent's, which would be without an owner as soon as the child ends.
+    The folder, which is made at the first call, holds a socket. A child process makes one of its own instead of its
+    parent's, which would have no owner as soon as the child ends.
     """
     with _folder_locks_guard:
         if not _folder_locks and multiprocessing.parent_process() is not None:

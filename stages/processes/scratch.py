@@ -17,14 +17,14 @@ from pathlib import Path
 from artifacts.local.full_disk import disk_full, nearly_full, temporary_folder
 
 PREFIX = "deerstalker-"
-_PREFIXES = (PREFIX, "pymp-")  # the second is that of Python's multiprocessing
+_PREFIXES = (PREFIX, "pymp-")  # the second prefix is that of Python's multiprocessing
 _OWNER = ".owner"
 _LOGS_KEPT = b"kept"
-"""Content of the lock's file in a folder of which only logs are left."""
+"""Content of the lock file in a folder that has only logs left."""
 _LOGS_KEPT_S = 7 * 24 * 3600.0
 _LOG_SUFFIXES = (".log", ".txt")
 _LONGEST_SOCKET_PARENT = 107 - len("/deerstalker-12345678/") - 36
-"""Bytes of a path below which sockets have addresses that Linux takes (unix(7)); vLLM names them by a UUID."""
+"""Length in bytes up to which a folder's sockets, which vLLM names by a UUID, have addresses that Linux accepts."""
 _SHORT_FOLDERS = ("/tmp", "/var/tmp")
 
 
@@ -32,11 +32,11 @@ class Scratch:
     """A new folder that belongs to this process.
 
     Args:
-        prefix: Begin of its name.
+        prefix: Beginning of its name.
         sockets: Whether sockets are made in it; then it is not made below a long TMPDIR.
 
     Raises:
-        DiskFullError: TMPDIR is full, so that Python would use another folder in silence.
+        DiskFullError: TMPDIR is full, so that Python would silently use another folder.
 
     Attributes:
         path: The folder; only this user may read it.

@@ -1,6 +1,6 @@
 """Detects processes that a signal has stopped.
 
-A stopped process is alive and answers nothing. A timeout long enough for real work would not notice it for minutes.
+A stopped process is alive but does not answer. A timeout long enough for real work would not notice it for minutes.
 """
 
 import os
@@ -68,7 +68,7 @@ def session_processes(session: int) -> list[int]:
 def _session_of(pid: int) -> int | None:
     try:
         return os.getsid(pid)
-    except OSError:  # it ended meanwhile
+    except OSError:  # it has ended in the meantime
         return None
 
 

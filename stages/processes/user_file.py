@@ -8,12 +8,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializationInfo, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from artifacts.config import Config
 from artifacts.documents.parsing import exists
 from artifacts.documents.suggestions import did_you_mean
 from artifacts.errors import BadInputError
+from artifacts.identity import IN_IDENTITY
 from artifacts.local.input_files import read_input, read_regular
 
 PUT_IT = "put it beside the recipe, or into the working directory"
@@ -26,7 +27,7 @@ _FILES: dict[str, str] = {}
 class UserFunction(Config):
     """A function in a Python file. In a recipe it is written as `FILE.py:NAME`, its path relative to the recipe.
 
-    The file is read alone: it can import installed packages, but no file beside it.
+    The file is loaded alone: it can import installed packages, but no file beside it.
     """
 
     name: str = Field(
@@ -39,6 +40,10 @@ class UserFunction(Config):
     @classmethod
     def _as_text(cls, data: Any) -> Any:
         return {"name": data} if isinstance(data, str) else data
+
+    @model_serializer(mode="wrap")
+    def _without_folder_in_identities(self, plain: SerializerFunctionWrapHandler, info: SerializationInfo) -> Any:
+        return {"name": Path(self.name).name, "sha256": self.sha256} if info.context == IN_IDENTITY else plain(self)
 
     @property
     def file(self) -> Path:
@@ -54,10 +59,6 @@ class UserFunction(Config):
         config = self if self.folder is not None else self.model_copy(update={"folder": str(folder.resolve())})
         digest = noted_digest(config.file, self.sha256, self.name, "the file of the function")
         return config.model_copy(update={"sha256": digest})
-
-    def identity(self) -> dict[str, str | None]:
-        """Returns what identities hold: name and digest, but not the folder, which differs between machines."""
-        return {"name": Path(self.name).name, "sha256": self.sha256}
 
     def found(self) -> Path:
         """Returns the path of the file, unchanged.

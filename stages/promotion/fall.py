@@ -1,9 +1,9 @@
 """Tests whether a learning curve has fallen or is only noisy.
 
 The mean of the newest candidates is compared with the mean of those just before them, for many lengths of both
-stretches. The stretches are not chosen by their scores, so the highest of many noisy scores plays no part. The bar is
-raised to correct for taking the most significant pair of stretches. This is the one-sided generalised likelihood ratio
-test for a change of a mean at an unknown time from and to unknown levels (Siegmund and Venkatraman, Annals of
+stretches. The stretches are not chosen by their scores, so the highest of many noisy scores has no special role. The
+bar is raised to correct for taking the most significant pair of stretches. This is the one-sided generalised likelihood
+ratio test for a change of a mean at an unknown time from and to unknown levels (Siegmund and Venkatraman, Annals of
 Statistics 23, 1995).
 """
 

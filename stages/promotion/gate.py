@@ -98,7 +98,7 @@ def decide(
         store: Store that contains the reports.
 
     Raises:
-        BadInputError: The report has no puzzle in common with that of the best checkpoint or the standing one.
+        BadInputError: The report has no puzzle in common with that of the best checkpoint or the promoted one.
     """
     scores = _scores(config, report, store)
     score = float(np.mean(scores["score"].to_numpy()))
@@ -122,7 +122,7 @@ def decide(
         f"{bar}"
     )
     if standing.report != best.report:
-        reason += f"; against iteration {standing.iteration}, which stands: {_gain_text(over_standing, candidates)}"
+        reason += f"; against iteration {standing.iteration}, promoted before: {_gain_text(over_standing, candidates)}"
     if rolled_back:
         reason += f"; {fall}: back to iteration {best_now.iteration}"
     return PromotionDecision(
@@ -194,7 +194,7 @@ def _extended_curve(
     """
     parent = before.standing if before.rolled_back else before.candidate
     parent_scores = _scores(config, parent.report, store)
-    if set(parent_scores["puzzle_id"]) != set(scores["puzzle_id"]):
+    if set(parent_scores["prompt_id"]) != set(scores["prompt_id"]):
         return [_point(challenger, None)]
     noise = float(variance_of_mean(np.asarray(paired_differences(scores, parent_scores)))) / 2.0
     return [*(before.curve or ()), _point(challenger, noise)]

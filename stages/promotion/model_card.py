@@ -1,26 +1,30 @@
 """The model card of a promoted checkpoint: its results, the stages and settings that made it, base model, licence."""
 
 import json
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from artifacts.layout import RunLayout
 from artifacts.lineage import Node, lineage
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
+from artifacts.refs import Checkpoint, Ref
 from artifacts.store.store import Store
 from stages.environments.puzzle import Grader
 from stages.statistics.estimates import Interval
 from stages.statistics.records import MeasuredCheckpoint, Measurement, PromotionDecision, ReportFigures
 
 CARD = "README.md"
+_LIBRARY = "transformers"
+_TAGS = ["deerstalker", "grpo", "reasoning"]
 _MEASURES = (("accuracy", "accuracy"), ("exact", "all answers right"))
 _MODES = ("sampled", "greedy")
-_OF_ITERATIONS = ("Rollouts", "Grades", "Batch", "TrainingState")
+_OF_ITERATIONS = ("Rollouts", "Grades", "Batch", "OptimizerState")
 """Kinds of artifacts that the card's chain leaves out; a run that starts from another run's checkpoint has many."""
 
 
 def model_card(decision: PromotionDecision, store: Store) -> str:
-    """Returns Hugging Face's README.md for the checkpoint that stands after a decision."""
+    """Returns Hugging Face's README.md for the checkpoint that is promoted after a decision."""
     stands, first = decision.standing, decision.first
     checkpoint = Artifact.at(store, stands.checkpoint.key).manifest
     report, start = (
@@ -44,33 +48,68 @@ def model_card(decision: PromotionDecision, store: Store) -> str:
                 else f"items of one answer each (grader `{report.grader}`)."
             ),
             "",
-            f"Why it stands: {decision.reason}.",
+            f"Why it was selected: {decision.reason}.",
             "",
-            "## How well it does",
+            "## Results",
             "",
             *_numbers(report, start, stands.iteration),
             "",
-            "## What made it",
+            "## How it was made",
             "",
             *_makers(stands, checkpoint, origin, base),
             "",
             "## Limits",
             "",
-            "The numbers above decided that this checkpoint stands, so they flatter it a little; a run's report holds "
-            "figures on test puzzles that no choice looked at. Nothing is known of it outside such puzzles.",
+            "This checkpoint was selected by the numbers above, so they tend to be slightly high. The run's report has "
+            "figures on test puzzles, by which nothing was selected. Nothing is known about other tasks.",
             "",
         ]
     )
 
 
+@dataclass(frozen=True)
+class ExportedCard:
+    """The model card of an exported checkpoint.
+
+    Attributes:
+        text: Hugging Face's README.md.
+        base: Id of the first model on the hub; None if that is another, or trained before the adapter.
+    """
+
+    text: str
+    base: str | None
+
+
+def exported_card(ref: Ref[Checkpoint], store: Store, promoted: str | None, *, adapter: bool) -> ExportedCard:
+    """Returns the card of an exported checkpoint.
+
+    Args:
+        ref: The checkpoint.
+        store: Its store.
+        promoted: Its card, if it is promoted; another checkpoint gets one without results.
+        adapter: Whether a LoRA adapter is exported without its base.
+    """
+    origin = lineage(store, [ref])
+    base = next((node for node in origin if _stage(node) == "fetch"), None)
+    text = promoted or "\n".join(
+        [
+            *_matter_lines({**_about_base(base), "tags": _TAGS}), "", f"# {ref.key}", "",
+            f"Trained with Deerstalker, and not promoted: its results are in the report of {_run_of(ref.key)}.", "",
+            "## What made it", "", *_chain(origin, base), "",
+        ]
+    )  # fmt: skip
+    if not adapter:
+        return ExportedCard(text, None)
+    below = Ref(**Artifact.open(store, ref).manifest.inputs["base"])
+    fetched = base is not None and base.ref.key == below.key and base.manifest is not None
+    named = base.manifest.identity.config.get("id") if fetched and base and base.manifest else None
+    text = text.replace(f"library_name: {json.dumps(_LIBRARY)}", 'library_name: "peft"', 1)
+    where = f"`{named}` of the hub" if named else f"`deerstalker export {below.key} FOLDER`"
+    return ExportedCard(f"{text}\nThis is a LoRA adapter. Its base: {where}.\n", named)
+
+
 def _front_matter(title: str, base: Node | None, report: ReportFigures) -> list[str]:
-    matter: dict[str, Any] = {"library_name": "transformers", "pipeline_tag": "text-generation"}
-    if base is not None and base.manifest is not None:
-        if hub := base.manifest.identity.config.get("id"):
-            matter["base_model"] = hub
-        if licence := base.manifest.facts.get("licence"):
-            matter["license"] = licence
-    matter["tags"] = ["deerstalker", "grpo", "reasoning"]
+    matter = {**_about_base(base), "tags": _TAGS}
     metrics = [
         {"type": measure, "name": f"{words}, {mode}", "value": round(_interval(measured, measure).mean, 4)}
         for mode, measured in _measurements(report).items()
@@ -79,6 +118,20 @@ def _front_matter(title: str, base: Node | None, report: ReportFigures) -> list[
     dataset = {"name": f"{report.puzzles} puzzles, {report.split}", "type": "deerstalker"}
     results = [{"task": {"type": "text-generation"}, "dataset": dataset, "metrics": metrics}]
     matter["model-index"] = [{"name": title, "results": results}]
+    return _matter_lines(matter)
+
+
+def _about_base(base: Node | None) -> dict[str, Any]:
+    matter: dict[str, Any] = {"library_name": _LIBRARY, "pipeline_tag": "text-generation"}
+    if base is not None and base.manifest is not None:
+        if hub := base.manifest.identity.config.get("id"):
+            matter["base_model"] = hub
+        if licence := base.manifest.facts.get("licence"):
+            matter["license"] = licence
+    return matter
+
+
+def _matter_lines(matter: dict[str, Any]) -> list[str]:
     # A JSON value is a YAML value, and cannot be misread as another one.
     return ["---", *(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in matter.items()), "---"]
 
@@ -104,15 +157,11 @@ def _makers(stands: MeasuredCheckpoint, checkpoint: Manifest, origin: list[Node]
     provenance = checkpoint.provenance
     hardware, code = provenance.get("hardware", {}), provenance.get("code", {})
     gpus = f", {len(hardware['gpus'])} x {hardware['gpus'][0]}" if hardware.get("gpus") else ""
-    source = json.dumps(base.manifest.identity.config) if base and base.manifest else "not recorded"
-    licence = base.manifest.facts.get("licence") if base and base.manifest else None
-    shown = [node for node in reversed(origin) if node.ref.kind not in _OF_ITERATIONS]
-    chain = [*dict.fromkeys(f"`{node.ref.key}` ({_stage(node)}, {node.ref.digest[:12]})" for node in shown)]
+    chain = _chain(origin, base)
     if stands.iteration:
-        chain.append(f"`{stands.checkpoint.key}` ({stands.checkpoint.digest[:12]})")
+        chain.append(f"* `{stands.checkpoint.key}` ({stands.checkpoint.digest[:12]})")
     return [
-        f"* base: `{source}`, licence {licence or 'not stated by its source'}",
-        *(f"* {link}" for link in chain),
+        *chain,
         f"* made on {provenance['created_at'][:10]} by stage `{checkpoint.identity.stage}`, revision "
         f"{checkpoint.identity.revision}, from " + (", ".join(f"{role} {ref['digest'][:12]}" for role, ref in
         checkpoint.inputs.items()) or "nothing"),
@@ -125,6 +174,15 @@ def _makers(stands: MeasuredCheckpoint, checkpoint: Manifest, origin: list[Node]
         json.dumps(checkpoint.identity.config, indent=2, ensure_ascii=False),
         "```",
     ]  # fmt: skip
+
+
+def _chain(origin: list[Node], base: Node | None) -> list[str]:
+    """Returns lines about the base and the artifacts between it and a checkpoint."""
+    source = json.dumps(base.manifest.identity.config) if base and base.manifest else "not recorded"
+    licence = base.manifest.facts.get("licence") if base and base.manifest else None
+    shown = [node for node in reversed(origin) if node.ref.kind not in _OF_ITERATIONS]
+    links = dict.fromkeys(f"* `{node.ref.key}` ({_stage(node)}, {node.ref.digest[:12]})" for node in shown)
+    return [f"* base: `{source}`, licence {licence or 'not stated by its source'}", *links]
 
 
 def _stage(node: Node) -> str:

@@ -1,6 +1,6 @@
-"""A run's `promoted.json`, which names the checkpoint that stands promoted.
+"""A run's `promoted.json`, which names the checkpoint that is promoted.
 
-It only repeats what the newest decision says, so that people and commands find the checkpoint with one read.
+It repeats the content of the newest decision, so that people and commands find the checkpoint with one read.
 """
 
 from typing import Annotated
@@ -19,7 +19,7 @@ class Promoted(Record):
     Attributes:
         decided_at_iteration: Iteration of the newest decision.
         decision: That decision.
-        checkpoint: The checkpoint that stands.
+        checkpoint: The promoted checkpoint.
         report: Its evaluation on the validation split.
         iteration: Number of its iteration; 0 is the model before GRPO.
         score: Its score in that evaluation.

@@ -59,7 +59,7 @@ class SampledCompletion:
     by_tool: npt.NDArray[np.bool_] | None = None
 
     @property
-    def own_tokens(self) -> int:
+    def model_tokens(self) -> int:
         """Number of tokens that the model wrote."""
         return len(self.token_ids) - (0 if self.by_tool is None else int(self.by_tool.sum()))
 

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,13 @@ from artifacts.errors import BadInputError
 from artifacts.refs import Checkpoint, Ref
 from artifacts.schemas import BY_TOOL, ROLLOUTS, as_table
 from stages.context import StageContext
-from stages.environments.tables import thinking_of, told_by_id
+from stages.environments.tables import observed_by_id, thinking_of, tool_outputs
 from stages.environments.thoughts import THOUGHT_OPENED, ThinkingConfig
-from stages.models.json_file import read_json
+from stages.models.shape import read_shape
 from stages.models.tokenizers.chat import ChatTokenizer, chat_tokenizer
 from stages.sampling.client import GroupSamples, Prompt
 from stages.sampling.config import SamplingConfig
-from stages.sampling.turns import Tool
+from stages.sampling.turns import Steps, Tool
 
 _FLUSH_INTERVAL_S = 0.5
 
@@ -55,16 +56,16 @@ def collect(
         BadInputError: A prompt leaves no room for an answer in the model's context, or the environment of a puzzle
             offers no tool, though completions may call one.
     """
-    told = told_by_id(puzzles) if sampling.tool_calls else None
     tokenizer = chat_tokenizer(ctx.local_folder(weights))
-    texts = dict(zip(puzzles["puzzle_id"].to_list(), puzzles["prompt"].to_list(), strict=True))
-
-    def prompt_of(puzzle_id: str) -> Prompt:
-        return Prompt(puzzle_id, tokenizer.prompt_ids(texts[puzzle_id]))
-
     opened = opens_thought(tokenizer, thinking_of(puzzles))
+    tool = tool_of(puzzles, sampling, thought_opened=opened)
+    texts = dict(zip(puzzles["prompt_id"].to_list(), puzzles["prompt"].to_list(), strict=True))
+
+    def prompt_of(prompt_id: str) -> Prompt:
+        return Prompt(prompt_id, tokenizer.prompt_token_ids(texts[prompt_id]))
+
     how = (sampling, weights, attempt, ctx)
-    facts = collect_prompts(list(texts), prompt_of, *how, stem=stem, label=label, told=told)
+    facts = collect_prompts(list(texts), prompt_of, *how, stem=stem, label=label, tool=tool)
     return {**facts, THOUGHT_OPENED: opened}
 
 
@@ -78,18 +79,18 @@ def collect_prompts(
     *,
     stem: str,
     label: str,
-    told: Callable[[str, list[str]], list[str]] | None = None,
+    tool: Tool | Steps | None = None,
 ) -> dict[str, Any]:
     """Samples each prompt for which no complete group is stored, and stores groups as they finish.
 
     Args:
-        names: Unique names of the prompts, which are stored in the column `puzzle_id`; the index of a name is the
+        names: Unique names of the prompts, which are stored in the column `prompt_id`; the index of a name is the
             group's number.
         prompt_of: Returns the prompt of a name; called only for prompts that are sampled.
         attempt: The attempt that adopts stored groups and stores new ones.
         stem: First part of the shards' names.
         label: Name of the work on the progress display.
-        told: Returns the tool's answer (see `Tool.told`); None if completions call no tool.
+        tool: What answers the turns of completions; None if they have one turn.
 
     Returns:
         As `collect`, without `THOUGHT_OPENED`.
@@ -99,7 +100,7 @@ def collect_prompts(
     """
     stored = adopt_rollouts(attempt, stem, sampling)
     group_numbers = {name: index for index, name in enumerate(names)}
-    reused = group_numbers.keys() & set(stored["puzzle_id"].to_list()) if stored is not None else set[str]()
+    reused = group_numbers.keys() & set(stored["prompt_id"].to_list()) if stored is not None else set[str]()
     folder = ctx.local_folder(weights)
     prompts = [prompt_of(name) for name in names if name not in reused]
     context_tokens = longest_sequence(folder, ctx.profile.engine.max_model_len)
@@ -121,8 +122,8 @@ def collect_prompts(
                     ctx.progress(label, len(reused) + shards.groups, len(group_numbers), {"tokens_per_s": speed})
 
                 with doing("engine"):
-                    tool = None if told is None else Tool(told, context_tokens)
-                    ctx.engine.sample_groups(prompts, sampling, store, tool)
+                    bounded = tool and replace(tool, context_tokens=context_tokens)
+                    ctx.engine.sample_groups(prompts, sampling, store, bounded)
     finally:
         shards.flush()
     elapsed_s = time.perf_counter() - started
@@ -134,6 +135,27 @@ def collect_prompts(
         "sampling_s": elapsed_s,
         "tokens_per_s": shards.tokens / elapsed_s if shards.tokens else 0.0,
     }
+
+
+def tool_of(puzzles: pl.DataFrame, sampling: SamplingConfig, *, thought_opened: bool) -> Tool | Steps | None:
+    """Returns what answers the turns of completions: their environment, or a solver; None if they have one turn.
+
+    Args:
+        puzzles: Rows of the `puzzles` schema.
+        sampling: Settings that the completions are sampled with.
+        thought_opened: Whether the chat template opens a thought (see `opens_thought`).
+
+    Raises:
+        BadInputError: Completions may call a tool that an environment does not offer, or a setting does not go
+            together with several turns.
+    """
+    observe = observed_by_id(puzzles, thought_opened=thought_opened)
+    if observe is None:
+        return Tool(tool_outputs(puzzles)) if sampling.tool_calls else None
+    if names := [*sampling.rules_of_a_turn, *(["tool_calls"] if sampling.tool_calls else [])]:
+        problem = "set, but the environment answers in several turns, in each of which it would begin again"
+        raise BadInputError(f"sampling.{names[0]}", problem, "sampling without it", "leave it out")
+    return Steps(observe)
 
 
 def opens_thought(tokenizer: ChatTokenizer, thinking: ThinkingConfig) -> bool:
@@ -167,19 +189,19 @@ def adopt_rollouts(attempt: Attempt[Any], stem: str, sampling: SamplingConfig) -
     Returns:
         Rows of the `rollouts` schema with each complete group once; None if there are none.
     """
-    return attempt.adopt_shards(stem, ROLLOUTS, by="puzzle_id", rows=sampling.samples_per_prompt)
+    return attempt.adopt_shards(stem, ROLLOUTS, by="prompt_id", rows=sampling.samples_per_prompt)
 
 
-def longest_sequence(folder: Path, max_model_len: int | None) -> int | None:
-    """Returns the longest sequence of a model, in tokens; None if it is not known."""
-    positions = read_json(folder / "config.json").get("max_position_embeddings")
-    return min((limit for limit in (positions, max_model_len) if isinstance(limit, int)), default=None)
+def longest_sequence(folder: Path, max_model_len: int | None) -> int:
+    """Returns the longest sequence of a model, in tokens."""
+    positions = read_shape(folder).max_positions
+    return positions if max_model_len is None else min(positions, max_model_len)
 
 
-def _check_room(prompts: Sequence[Prompt], context_tokens: int | None) -> None:
+def _check_room(prompts: Sequence[Prompt], context_tokens: int) -> None:
     """Raises BadInputError for a prompt that fills the context, before an engine refuses it without its name."""
     longest = max(prompts, key=lambda prompt: len(prompt.token_ids), default=None)
-    if longest is not None and context_tokens is not None and len(longest.token_ids) >= context_tokens:
+    if longest is not None and len(longest.token_ids) >= context_tokens:
         raise BadInputError(
             f"puzzle {longest.prompt_id}",
             f"a prompt of {len(longest.token_ids)} tokens",
@@ -209,7 +231,7 @@ class Shards:
     def add(self, group: GroupSamples) -> None:
         rows = [
             {
-                "puzzle_id": group.prompt_id,
+                "prompt_id": group.prompt_id,
                 "group": self.group_numbers[group.prompt_id],
                 "sample": index,
                 "prompt_token_ids": group.prompt_token_ids,
@@ -227,7 +249,7 @@ class Shards:
         with self._lock:
             # One call: an exception from a signal comes before or after it, and `flush` follows.
             self._rows.extend(rows)
-            self.tokens += sum(completion.own_tokens for completion in group.completions)
+            self.tokens += sum(completion.model_tokens for completion in group.completions)
             self.groups += 1
             due = time.monotonic() - self._flushed_at >= _FLUSH_INTERVAL_S
         if due:

@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+ADAPTER_PATH = "/sampling/adapter"
+"""Path to which a server takes requests to load a LoRA adapter."""
 GENERATE_PATH = "/sampling/generate"
 """Path to which a server takes requests for completions."""
 EARLY_STOP = "\0early_stop"

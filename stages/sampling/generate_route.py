@@ -18,9 +18,10 @@ import numpy as np
 import orjson
 from vllm.exceptions import VLLMClientError
 from vllm.inputs import tokens_input
+from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 
-from stages.sampling.completions import EARLY_STOP, GENERATE_PATH, Completion, Completions, to_bytes
+from stages.sampling.completions import ADAPTER_PATH, EARLY_STOP, GENERATE_PATH, Completion, Completions, to_bytes
 from stages.sampling.core_scheduler import WHOLE
 from stages.sampling.counts import COUNTS_PATH, COUNTS_VARIABLE, Counts
 from stages.sampling.engine_key import App, Receive, Scope, Send
@@ -40,10 +41,11 @@ class _Reply:
 
 
 class GenerateRoute:
-    """ASGI middleware that answers `GENERATE_PATH` and `COUNTS_PATH`, and passes every other path on.
+    """ASGI middleware that answers `GENERATE_PATH`, `ADAPTER_PATH` and `COUNTS_PATH`, and passes every other path on.
 
     The body of a request is `{"token_ids": [...], "sampling_params": {...}, "stop": [...], "early_stop": {...}}`, the
-    last two optional. The answer is that of `completions.to_bytes`.
+    last two optional. The answer is that of `completions.to_bytes`. All requests sample with the adapter that was
+    loaded last: `{"name": digest, "folder": path}` loads one, `{}` returns to the base.
 
     Args:
         app: The application that answers the other paths.
@@ -52,6 +54,8 @@ class GenerateRoute:
     def __init__(self, app: App) -> None:
         self._app = app
         self._loads = 0
+        self._adapters = 0
+        self._adapter: LoRARequest | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request, or passes it on."""
@@ -61,21 +65,19 @@ class GenerateRoute:
             await _send(send, _Reply(200, orjson.dumps(counts)))
         elif path == GENERATE_PATH and scope["method"] == "POST":
             await self._generate(scope["app"].state.engine_client, receive, send)
+        elif path == ADAPTER_PATH and scope["method"] == "POST":
+            reply = await self._load_adapter(scope["app"].state.engine_client, await _body(receive) or b"")
+            await _send(send, reply)
         else:
             self._loads += path == _NEW_WEIGHTS_PATH
             await self._app(scope, receive, send)
 
     async def _generate(self, engine: Any, receive: Receive, send: Send) -> None:
         """Answers a request for completions; ends it if the client goes away."""
-        body = bytearray()
-        while True:
-            message = await receive()
-            if message["type"] != "http.request":
-                return
-            body += message.get("body", b"")
-            if not message.get("more_body", False):
-                break
-        work = asyncio.ensure_future(self._reply(engine, bytes(body)))
+        body = await _body(receive)
+        if body is None:
+            return
+        work = asyncio.ensure_future(self._reply(engine, body))
         gone = asyncio.ensure_future(receive())
         try:
             await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -84,6 +86,19 @@ class GenerateRoute:
         finally:
             work.cancel()
             gone.cancel()
+
+    async def _load_adapter(self, engine: Any, body: bytes) -> _Reply:
+        """Loads an adapter beside the base, which stays loaded; the engine forgets the one before."""
+        self._adapter = None
+        try:
+            if request := orjson.loads(body):
+                self._adapters += 1  # under an id that was used before, vLLM would keep the old adapter
+                adapter = LoRARequest(request["name"], self._adapters, request["folder"])
+                await engine.add_lora(adapter)
+                self._adapter = adapter
+        except Exception as error:
+            return _Reply.error(500, f"{type(error).__name__}: {error}")
+        return _Reply(200, b"{}")
 
     async def _reply(self, engine: Any, body: bytes) -> _Reply:
         loads = self._loads
@@ -98,7 +113,9 @@ class GenerateRoute:
         except (ValueError, TypeError, KeyError, VLLMClientError) as error:
             return _Reply.error(400, str(error) or repr(error))
         try:
-            (output,) = [item async for item in engine.generate(prompt, parameters, uuid4().hex)]
+            (output,) = [
+                item async for item in engine.generate(prompt, parameters, uuid4().hex, lora_request=self._adapter)
+            ]
         except VLLMClientError as error:
             return _Reply.error(400, str(error))
         except Exception as error:
@@ -127,6 +144,16 @@ def _completion(output: Any) -> Completion:
     logprobs = np.empty(0, np.float32) if output.routed_experts is None else output.routed_experts
     by_string = stop if isinstance(stop, str) and stop != EARLY_STOP else None
     return Completion(tokens, logprobs, "early_stop" if stop == EARLY_STOP else reason, by_string)
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """Returns the body of a request; None if the client went away."""
+    body = bytearray()
+    while (message := await receive())["type"] == "http.request":
+        body += message.get("body", b"")
+        if not message.get("more_body", False):
+            return bytes(body)
+    return None
 
 
 async def _send(send: Send, reply: _Reply) -> None:

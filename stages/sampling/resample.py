@@ -105,7 +105,7 @@ def mixed_groups(
     """
     by_id = puzzles_by_id(puzzles, thought_opened=thought_opened)
     accuracies: dict[int, list[float]] = {}
-    grades = graded_texts(rollouts.select("text", "puzzle_id").iter_rows(), by_id, grader)
+    grades = graded_texts(rollouts.select("text", "prompt_id").iter_rows(), by_id, grader)
     for group, graded in zip(rollouts["group"], grades, strict=True):
         accuracies.setdefault(group, []).append(graded.accuracy)
     return sorted(group for group, values in accuracies.items() if max(values) - min(values) > UNIFORM_TOLERANCE)

@@ -128,8 +128,28 @@ def import_once(threads: int) -> None:
     setattr(registry, "_run_in_subprocess", call)  # noqa: B010
     setattr(CPUWorker, "init_device", init_device_with_threads)  # noqa: B010
     setattr(CPUModelRunner, "reload_weights", reload_weights_and_head)  # noqa: B010
+    add_adapters_by_products()
     setattr(CPUModelRunner, "_sample", sample_and_restore)  # noqa: B010
     setattr(CPUModelRunner, "_bookkeeping_sync", bookkeeping_without_rewinding)  # noqa: B010
+
+
+def add_adapters_by_products() -> None:
+    """Makes the worker for CPUs compute an adapter by two matrix products: all requests have the same one.
+
+    vLLM 0.32 copies A and B for each token instead, because each token may have another adapter.
+    """
+    from torch.nn.functional import linear
+    from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
+
+    def add_lora_linear(
+        wrapper: Any, y: Any, x: Any, lora_a: Any, lora_b: Any, scale: float, sizes: Any, **unused: Any
+    ) -> None:
+        if not wrapper.no_lora:
+            parts = y.view(-1, y.shape[-1]).split(sizes, dim=1)
+            for part, a, b in zip(parts, lora_a, lora_b, strict=True):
+                part.add_(linear(linear(x, a[0, 0]), b[0, 0]), alpha=scale)
+
+    setattr(PunicaWrapperCPU, "add_lora_linear", add_lora_linear)  # noqa: B010
 
 
 if __name__ == "__main__":

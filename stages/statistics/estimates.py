@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from stages.statistics.beta import beta_quantile, t_quantile
 
-_TAIL = 0.025  # on each side of a 95% interval
+_TAIL = 0.025  # probability on each side of a 95% interval
 _NORMAL = NormalDist()
 _Z95 = -_NORMAL.inv_cdf(_TAIL)
 _EQUAL = 1e-9  # smaller differences are due to rounding
@@ -125,7 +125,7 @@ def estimate_gain(
 
 
 def puzzle_scores(results: pl.DataFrame, mode: str, metric: str) -> pl.DataFrame:
-    """Returns the mean of a metric over each puzzle's completions: columns `puzzle_id` and `score`.
+    """Returns the mean of a metric over each puzzle's completions: columns `prompt_id` and `score`.
 
     Args:
         results: Rows of the `results` schema.
@@ -133,7 +133,7 @@ def puzzle_scores(results: pl.DataFrame, mode: str, metric: str) -> pl.DataFrame
         metric: Column to average, `accuracy` or `exact`.
     """
     chosen = results.filter(pl.col("mode") == mode)
-    return chosen.group_by("puzzle_id", maintain_order=True).agg(pl.col(metric).cast(pl.Float64).mean().alias("score"))
+    return chosen.group_by("prompt_id", maintain_order=True).agg(pl.col(metric).cast(pl.Float64).mean().alias("score"))
 
 
 def paired_differences(scores: pl.DataFrame, others: pl.DataFrame) -> list[float]:
@@ -143,7 +143,7 @@ def paired_differences(scores: pl.DataFrame, others: pl.DataFrame) -> list[float
         scores: As `puzzle_scores` returns them.
         others: The scores that are subtracted.
     """
-    paired = scores.join(others, on="puzzle_id", suffix="_other", maintain_order="left")
+    paired = scores.join(others, on="prompt_id", suffix="_other", maintain_order="left")
     return (paired["score"] - paired["score_other"]).to_list()
 
 

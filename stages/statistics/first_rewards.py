@@ -65,7 +65,7 @@ def check_first_rewards(
         "the first iteration's rewards",
         f"{found}{f': {listed}' if listed else ''}; the first completion is {example!r}",
         "rewards that differ within groups, and answers that can be read, or there is nothing to learn from",
-        f"{remedy} and start a new run; to go on with this one, add --set-profile allow_constant_reward=true",
+        f"{remedy} and start a new run; to continue this one, add --set-profile allow_constant_reward=true",
     )
 
 

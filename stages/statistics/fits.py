@@ -19,7 +19,7 @@ FIRST_ITERATION, ROLLING = 10, 5
 FEWEST_POINTS = 8
 """Number of points below which a learning curve gets no fit."""
 LEAST_SPAN = 2.0
-"""Last over first fitted iteration below which a fit means nothing: on logarithmic axes, the points are one spot."""
+"""Smallest ratio of last to first fitted iteration; below it the points are too close on logarithmic axes for a fit."""
 _SCALES = 80
 _GAUSS_NEWTON_STEPS = 12
 
@@ -219,10 +219,10 @@ def bootstrap_power_law(
 
 
 def means_something(fit: PowerLaw, band: PowerLawBand | None) -> bool:
-    """Returns whether a power law says something about a learning curve, so that views show it.
+    """Returns whether a power law is meaningful for a learning curve, so that views show it.
 
     Its points must span a factor of `LEAST_SPAN` in iterations, the 95% interval of its slope must be above 0 (the fit
-    ends at the peak, so a slope that puzzles drawn at random take away is noise), and it must not give an accuracy
+    ends at the peak, so a slope that vanishes when puzzles are resampled is noise), and it must not give an accuracy
     above 1.
     """
     if band is None or fit.last < LEAST_SPAN * fit.first:

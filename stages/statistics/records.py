@@ -52,7 +52,7 @@ class MeasuredCheckpoint(Record):
         report: Its evaluation.
         iteration: Number of the iteration that made it; 0 is the model before GRPO.
         score: Mean over puzzles of the metric that promotion compares.
-        decided_in: Key of the decision that made it stand; None if no decision did.
+        decided_in: Key of the decision that promoted it; None if no decision did.
     """
 
     checkpoint: CheckpointRef
@@ -80,13 +80,14 @@ class PromotionDecision(Record):
     """The content of a decision.
 
     Attributes:
-        promoted: Whether the candidate stands from now on.
-        rolled_back: Whether the learning curve has fallen, so that the best checkpoint stands again.
+        promoted: Whether the candidate is promoted.
+        rolled_back: Whether the learning curve has fallen, so that the run returns to the best checkpoint.
         reason: Both in words.
         gain: Paired difference of the candidate from the best so far; None for the first candidate.
-        gain_over_standing: Paired difference from the checkpoint that stood before; None for the first candidate.
+        gain_over_standing: Paired difference from the checkpoint that was promoted before; None for the first
+            candidate.
         degraded: Number of candidates in the fallen stretch; 0 if the curve has not fallen.
-        standing: The checkpoint that stands after this decision.
+        standing: The checkpoint that is promoted after this decision.
         best: The checkpoint with the highest score so far.
         first: The run's first candidate.
         candidate: The checkpoint decided on.

@@ -27,7 +27,7 @@ def totals_by_task(results: pl.DataFrame, puzzles: pl.DataFrame) -> dict[str, Me
     names = sorted(puzzles["environment"].unique().to_list())
     if len(names) < 2:
         return {}
-    named = results.join(puzzles.select("puzzle_id", "environment"), on="puzzle_id", maintain_order="left")
+    named = results.join(puzzles.select("prompt_id", "environment"), on="prompt_id", maintain_order="left")
     return {name: totals(named.filter(pl.col("environment") == name)) for name in names}
 
 
@@ -35,7 +35,7 @@ def _measurement(results: pl.DataFrame, mode: str) -> Measurement | None:
     rows = results.filter(pl.col("mode") == mode)
     if rows.is_empty():
         return None
-    by_puzzle = rows.group_by("puzzle_id", maintain_order=True).agg(
+    by_puzzle = rows.group_by("prompt_id", maintain_order=True).agg(
         pl.col("accuracy").mean(), pl.col("exact").cast(pl.Float64).mean()
     )
     return Measurement(

@@ -21,7 +21,7 @@ def best_at(values_PS: Floats, scores_PS: Floats, k: int) -> Floats:
 
     It is exact over all choices of k samples: the sample of rank r (from 0, best first) is the best one of
     C(S - 1 - r, k - 1) of the C(S, k) choices. With `values_PS` also as scores it is best@k. Of equal scores the first
-    wins.
+    is chosen.
 
     Args:
         values_PS: Value of each sample, [P, S].
@@ -45,18 +45,18 @@ def sizes(count: int) -> list[int]:
 
 
 def read_votes(results: pl.DataFrame) -> pl.DataFrame:
-    """Returns the answers of samples, one row each: `puzzle_id`, `sample`, `question`, `value`, `right`.
+    """Returns the answers of samples, one row each: `prompt_id`, `sample`, `question`, `value`, `right`.
 
     Args:
-        results: Columns `puzzle_id`, `sample` and `answers` of the `results` schema. A value is null if none was read.
+        results: Columns `prompt_id`, `sample` and `answers` of the `results` schema. A value is null if none was read.
     """
     rows = [
-        (puzzle_id, sample, question, answer["value"], answer["correct"])
-        for puzzle_id, sample, answers in results.select("puzzle_id", "sample", "answers").iter_rows()
+        (prompt_id, sample, question, answer["value"], answer["correct"])
+        for prompt_id, sample, answers in results.select("prompt_id", "sample", "answers").iter_rows()
         for question, answer in json.loads(answers).items()
     ]
     schema = {
-        "puzzle_id": pl.String, "sample": results.schema["sample"], "question": pl.String, "value": pl.String,
+        "prompt_id": pl.String, "sample": results.schema["sample"], "question": pl.String, "value": pl.String,
         "right": pl.Boolean,
     }  # fmt: skip
     return pl.DataFrame(rows, schema=schema, orient="row")
@@ -65,8 +65,8 @@ def read_votes(results: pl.DataFrame) -> pl.DataFrame:
 def elected(votes: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     """Returns the most frequent value of each group: the row of the first sample that votes for it.
 
-    Of equally frequent values, that with the higher mean score wins, then that of the first sample. Null is no vote; a
-    group without a vote is left out.
+    Of equally frequent values, that with the higher mean score is chosen, then that of the first sample. Null does not
+    count as a vote; a group without a vote is left out.
 
     Args:
         votes: Columns `value`, `sample`, `score` (of the sample, such as its mean log-probability), those of `by`, and
@@ -85,22 +85,22 @@ def elected(votes: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 
 
 def majority_of_letters(samples: pl.DataFrame, votes: pl.DataFrame, k: int) -> pl.DataFrame:
-    """Returns the accuracy of voting on each question by itself: `puzzle_id`, `accuracy`, `exact`.
+    """Returns the accuracy of voting on each question by itself: `prompt_id`, `accuracy`, `exact`.
 
     A puzzle's figures are means over the disjoint blocks of k consecutive samples, so they are unbiased for k samples.
     A question without a vote is wrong; without any vote, the first sample answers. The answers to different questions
     may contradict one another.
 
     Args:
-        samples: Columns `puzzle_id`, `sample`, `score`, `accuracy` and `exact`, one row a sample; samples are numbered
+        samples: Columns `prompt_id`, `sample`, `score`, `accuracy` and `exact`, one row a sample; samples are numbered
             from 0.
         votes: As `read_votes` returns them.
         k: Number of samples that vote.
     """
-    scored = _in_blocks(votes.join(samples.select("puzzle_id", "sample", "score"), on=["puzzle_id", "sample"]), k)
-    questions = votes.group_by("puzzle_id").agg(pl.col("question").n_unique().alias("questions"))
-    winners = elected(scored, ("puzzle_id", "block", "question")).join(questions, on="puzzle_id")
-    by_block = winners.group_by("puzzle_id", "block").agg(
+    scored = _in_blocks(votes.join(samples.select("prompt_id", "sample", "score"), on=["prompt_id", "sample"]), k)
+    questions = votes.group_by("prompt_id").agg(pl.col("question").n_unique().alias("questions"))
+    winners = elected(scored, ("prompt_id", "block", "question")).join(questions, on="prompt_id")
+    by_block = winners.group_by("prompt_id", "block").agg(
         (pl.col("right").sum() / pl.col("questions").first()).alias("accuracy"),
         (pl.col("right").sum() == pl.col("questions").first()).cast(pl.Float64).alias("exact"),
     )
@@ -108,7 +108,7 @@ def majority_of_letters(samples: pl.DataFrame, votes: pl.DataFrame, k: int) -> p
 
 
 def majority_of_answers(samples: pl.DataFrame, votes: pl.DataFrame, k: int) -> pl.DataFrame:
-    """Returns the accuracy of voting on whole answers: `puzzle_id`, `accuracy`, `exact`.
+    """Returns the accuracy of voting on whole answers: `prompt_id`, `accuracy`, `exact`.
 
     A sample votes with all of its values together; one in which no value was read does not vote. If none votes, the
     first sample answers. Blocks and arguments are those of `majority_of_letters`; `samples` also has the columns
@@ -116,19 +116,19 @@ def majority_of_answers(samples: pl.DataFrame, votes: pl.DataFrame, k: int) -> p
     """
     ordered = votes.sort("question").with_columns(pl.col("value").fill_null("\0"))
     whole = (
-        ordered.group_by("puzzle_id", "sample")
+        ordered.group_by("prompt_id", "sample")
         .agg(pl.col("value").str.join("\1"), (pl.col("value") != "\0").any().alias("read"))
         .with_columns(pl.when("read").then("value").alias("value"))
     )
-    blocks = _in_blocks(samples.join(whole, on=["puzzle_id", "sample"], how="left", maintain_order="left"), k)
+    blocks = _in_blocks(samples.join(whole, on=["prompt_id", "sample"], how="left", maintain_order="left"), k)
     return _or_first(blocks, elected(blocks, _BLOCK))
 
 
-_BLOCK = ("puzzle_id", "block")
+_BLOCK = ("prompt_id", "block")
 
 
 def _or_first(blocks: pl.DataFrame, chosen: pl.DataFrame) -> pl.DataFrame:
-    """Returns means over the blocks of what was chosen in each, or of its first sample if nothing was."""
+    """Returns means over the blocks of the sample chosen in each, or of its first sample if none was chosen."""
     first = blocks.unique(_BLOCK, keep="first", maintain_order=True)
     figures = pl.col("accuracy", "exact").cast(pl.Float64)
     joined = first.select(*_BLOCK, figures).join(
@@ -147,4 +147,4 @@ def _in_blocks(rows: pl.DataFrame, k: int) -> pl.DataFrame:
 
 def _over_blocks(by_block: pl.DataFrame) -> pl.DataFrame:
     figures = (pl.col(name).cast(pl.Float64).mean() for name in ("accuracy", "exact"))
-    return by_block.group_by("puzzle_id", maintain_order=True).agg(*figures)
+    return by_block.group_by("prompt_id", maintain_order=True).agg(*figures)

@@ -32,13 +32,13 @@ class BestOf(Config):
     strategy: Literal["best_of"]
     score: BestOfScore = Field(
         default="logprob",
-        description="`logprob`: the log-probability of all tokens; `mean_logprob`: that of a token; `statements`: "
-        "proved minus contradicted statements, then the mean log-probability.",
+        description="`logprob`: the log-probability of the completion; `mean_logprob`: its mean over tokens; "
+        "`statements`: proved minus contradicted statements, then the mean log-probability.",
     )
 
 
 class ThinkTwice(Config):
-    """Ask again with the last answer in the prompt (Tian et al., arXiv 2503.19855). Round 1 are the sampled answers."""
+    """Ask again with the last answer in the prompt (Tian et al., arXiv 2503.19855). Round 1: the sampled answers."""
 
     strategy: Literal["think_twice"]
     rounds: int = Field(default=2, ge=1, le=16, description="Number of rounds, the first included.")
@@ -71,7 +71,7 @@ class BudgetForcing(Config):
     waits: int = Field(
         default=0, ge=0, le=64, description="Number of times that the end of the thinking is replaced by `wait`."
     )
-    wait: str = Field(default="Wait", min_length=1, description="Text by which the thinking goes on.")
+    wait: str = Field(default="Wait", min_length=1, description="Text that makes the thinking continue.")
     end: str = Field(
         default="",
         description="Text that ends the thinking, such as `</think>`; empty for models whose text is not divided.",
@@ -97,7 +97,7 @@ class TruncationProbe(Config):
 
 
 SampleStrategy = Single | Majority | BestOf
-"""Strategies that choose among the samples that an evaluation has anyway."""
+"""Strategies that choose among the samples of an evaluation."""
 RoundsStrategy = ThinkTwice | Sift | BudgetForcing | TruncationProbe
 """Strategies that ask the model in rounds of their own."""
 Strategy = Annotated[SampleStrategy | RoundsStrategy, Field(discriminator="strategy")]

@@ -34,7 +34,7 @@ from stages.strategies.choosing import (
 from stages.strategies.config import BestOf, RoundsStrategy, SampleStrategy, title_of
 
 CEILING = "ceiling"
-"""Name of the figures of a perfect choice among the samples. It knows the solution, so it is no strategy."""
+"""Name of the figures of a perfect choice among the samples. It knows the solution, so it is not a strategy."""
 _SCORES = {
     "logprob": "best_of",
     "mean_logprob": 'best_of:score="mean_logprob"',
@@ -66,8 +66,8 @@ def sample_figures(results: pl.DataFrame) -> StrategiesFigures:
     Args:
         results: Rows of the `results` schema; those of the mode `sampled` count.
     """
-    samples = results.filter(pl.col("mode") == "sampled").sort("puzzle_id", "sample")
-    puzzles = samples["puzzle_id"].n_unique()
+    samples = results.filter(pl.col("mode") == "sampled").sort("prompt_id", "sample")
+    puzzles = samples["prompt_id"].n_unique()
     count = len(samples) // puzzles if puzzles else 0
     if count < 2:
         return StrategiesFigures()
@@ -132,7 +132,7 @@ def rounds_figures(rounds: pl.DataFrame, puzzles: pl.DataFrame) -> dict[str, Str
 
 
 def _by_puzzle(rows: pl.DataFrame) -> AnswerFigures:
-    means = rows.group_by("puzzle_id", maintain_order=True).agg(
+    means = rows.group_by("prompt_id", maintain_order=True).agg(
         pl.col(name).cast(pl.Float64).mean() for name in ("accuracy", "exact", "spent_tokens")
     )
     return AnswerFigures(
@@ -144,12 +144,12 @@ def _by_puzzle(rows: pl.DataFrame) -> AnswerFigures:
 
 def _faithfulness(rows: pl.DataFrame, puzzles: pl.DataFrame) -> Faithfulness | None:
     """Returns the agreement of a strategy's first notes with the clues; None without notes or if nothing is proved."""
-    notes = rows.drop_nulls("statements").sort("round").unique(["puzzle_id", "sample"], keep="first")
+    notes = rows.drop_nulls("statements").sort("round").unique(["prompt_id", "sample"], keep="first")
     if notes.is_empty():
         return None
     by_puzzle = (
-        notes.join(puzzles.select("puzzle_id", "num_clues"), on="puzzle_id")
-        .group_by("puzzle_id", maintain_order=True)
+        notes.join(puzzles.select("prompt_id", "num_clues"), on="prompt_id")
+        .group_by("prompt_id", maintain_order=True)
         .agg(
             (pl.col("restated") / pl.max_horizontal("num_clues", pl.lit(1))).clip(0.0, 1.0).mean().alias("restated"),
             ((pl.col("open") + pl.col("contradicted")) / pl.col("statements"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 STICKER = "sticker"
-"""The step of notes on a puzzle, whose statements are proved."""
+"""Name of the step that writes notes on a puzzle. Their statements are proved or refuted."""
 
 Key = tuple[str, int]
 """A puzzle's id and the number of a sample: one answer of a strategy."""
@@ -45,7 +45,7 @@ class Continuation:
 
 @dataclass
 class Chain:
-    """The rounds of one answer: rows of the `rounds` schema without the columns that `Interview.table` adds.
+    """The rounds of one answer: rows of the `rounds` schema without the columns that `StrategyRun.table` adds.
 
     Attributes:
         spent: Number of tokens that the model has written so far.
@@ -77,4 +77,4 @@ class Chain:
 
 def keys_of(puzzles: Sequence[str], samples: int) -> list[Key]:
     """Returns the keys of some samples of each puzzle."""
-    return [(puzzle_id, sample) for puzzle_id in puzzles for sample in range(samples)]
+    return [(prompt_id, sample) for prompt_id in puzzles for sample in range(samples)]

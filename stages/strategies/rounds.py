@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from artifacts.address import Attempt
+from artifacts.errors import BadInputError
 from artifacts.refs import Checkpoint, Ref
 from artifacts.schemas import ROUNDS, as_table
 from stages.context import StageContext
@@ -19,6 +20,7 @@ from stages.environments.tables import (
     deduction_columns,
     grade_columns,
     graded_texts,
+    observed_by_id,
     puzzles_by_id,
     thinking_of,
 )
@@ -53,23 +55,29 @@ def play(
         grader: Rules by which answers are read.
         weights: The checkpoint.
         attempt: The resumable attempt that stores each request as it is answered.
+
+    Raises:
+        BadInputError: The puzzles are episodes of several turns.
     """
+    if observed_by_id(puzzles) is not None:
+        problem = "asks in rounds, but the environment answers in turns of its own"
+        raise BadInputError(f"strategy {title_of(strategies[0])}", problem, "another strategy", "leave it out")
     tables: list[pl.DataFrame] = []
     for strategy in strategies:
-        interview = Interview(strategy, puzzles, rollouts, sampled, grader, weights, attempt, ctx)
+        strategy_run = StrategyRun(strategy, puzzles, rollouts, sampled, grader, weights, attempt, ctx)
         if isinstance(strategy, ThinkTwice):
-            think_twice(strategy, interview)
+            think_twice(strategy, strategy_run)
         elif isinstance(strategy, Sift):
-            sift(strategy, interview)
+            sift(strategy, strategy_run)
         elif isinstance(strategy, BudgetForcing):
-            budget_forcing(strategy, interview)
+            budget_forcing(strategy, strategy_run)
         else:
-            truncation_probe(strategy, interview)
-        tables.append(interview.table())
+            truncation_probe(strategy, strategy_run)
+        tables.append(strategy_run.table())
     return pl.concat(tables)
 
 
-class Interview:
+class StrategyRun:
     """The rounds of one strategy with one checkpoint on some puzzles.
 
     Attributes:
@@ -94,7 +102,7 @@ class Interview:
     ) -> None:
         self.strategy, self.sampled = strategy, sampled
         self.grader: Grader = grader
-        self.rollouts = {(row["puzzle_id"], row["sample"]): row for row in rollouts.iter_rows(named=True)}
+        self.rollouts = {(row["prompt_id"], row["sample"]): row for row in rollouts.iter_rows(named=True)}
         folder = ctx.local_folder(weights)
         self.tokenizer = chat_tokenizer(folder)
         opened = opens_thought(self.tokenizer, thinking_of(table))
@@ -108,7 +116,7 @@ class Interview:
 
     def prompt(self, key: Key, text: str | None = None) -> list[int]:
         """Returns the token ids of one user message: a text, or the prompt of a puzzle."""
-        return self.tokenizer.prompt_ids(self.puzzles[key[0]].prompt if text is None else text)
+        return self.tokenizer.prompt_token_ids(self.puzzles[key[0]].prompt if text is None else text)
 
     def ask(self, requests: Mapping[Key, Request], temperature: float) -> dict[Key, Continuation]:
         """Returns the completion of each request. Stored completions are not sampled again.
@@ -118,12 +126,12 @@ class Interview:
         """
         self._asked += 1
         limit = self._context_tokens
-        fitting = {key: item for key, item in requests.items() if limit is None or len(item.token_ids) < limit}
+        fitting = {key: item for key, item in requests.items() if len(item.token_ids) < limit}
         names = {_name(key, item): key for key, item in fitting.items()}
 
         def prompt_of(name: str) -> Prompt:
             item = fitting[names[name]]
-            room = item.max_tokens if limit is None else min(item.max_tokens, limit - len(item.token_ids))
+            room = min(item.max_tokens, limit - len(item.token_ids))
             special = self._special(item.stop)
             stop = (item.stop,) if item.stop and special is None else ()
             ends = () if special is None else (special,)
@@ -139,9 +147,9 @@ class Interview:
             collect_prompts(list(names), prompt_of, *how, stem=stem, label=label)
             stored = adopt_rollouts(self._attempt, stem, sampling)
             assert stored is not None  # collect_prompts has just written them
-            for row in stored.filter(pl.col("puzzle_id").is_in(list(names))).iter_rows(named=True):
+            for row in stored.filter(pl.col("prompt_id").is_in(list(names))).iter_rows(named=True):
                 reply = Continuation(row["completion_token_ids"], row["text"], row["finish_reason"])
-                replies[names[row["puzzle_id"]]] = reply
+                replies[names[row["prompt_id"]]] = reply
         return replies
 
     def graded(self, texts: Mapping[Key, str]) -> dict[Key, Graded]:
@@ -172,12 +180,12 @@ class Interview:
     def table(self) -> pl.DataFrame:
         """Returns all rounds: rows of the `rounds` schema."""
         rows: list[dict[str, Any]] = [
-            {"puzzle_id": key[0], "sample": key[1], "final": row is _last_answer(chain), **row}
+            {"prompt_id": key[0], "sample": key[1], "final": row is _last_answer(chain), **row}
             for key, chain in self.chains.items()
             for row in chain.rows
         ]
         answers = [row for row in rows if row["answer"]]
-        grades = graded_texts([(row["text"], row["puzzle_id"]) for row in answers], self.puzzles, self.grader)
+        grades = graded_texts([(row["text"], row["prompt_id"]) for row in answers], self.puzzles, self.grader)
         for row, graded in zip(answers, grades, strict=True):
             row.update(grade_columns(graded))
         title = title_of(self.strategy)
@@ -185,7 +193,7 @@ class Interview:
             {
                 "strategy": title, "accuracy": None, "exact": None, "answers": None,
                 **deduction_columns(
-                    count_deductions(row["text"], self.puzzles[row["puzzle_id"]]) if row["step"] == STICKER else None
+                    count_deductions(row["text"], self.puzzles[row["prompt_id"]]) if row["step"] == STICKER else None
                 ),
                 **{name: value for name, value in row.items() if name != "answer"},
             }

@@ -2,7 +2,7 @@
 
 A sticker is made, then corrected by the puzzle, then made anew from the answer and corrected. After each of the three
 the model answers from the sticker alone and from puzzle and sticker; if both answers are the same, that is the answer.
-Otherwise the model answers the puzzle without a sticker. The words of the prompts are ours.
+Otherwise the model answers the puzzle without a sticker. The prompts are not those of the paper.
 """
 
 from __future__ import annotations
@@ -10,21 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from artifacts.documents.conversation import readable
 from stages.environments.puzzle import Graded
 from stages.strategies.config import Sift
 from stages.strategies.requests import STICKER, Chain, Continuation, Key, Request, keys_of
 
 if TYPE_CHECKING:
-    from stages.strategies.rounds import Interview
+    from stages.strategies.rounds import StrategyRun
 
 TextByKey = dict[Key, str]
 
 
-def sift(config: Sift, interview: Interview) -> None:
+def sift(config: Sift, strategy_run: StrategyRun) -> None:
     """Asks until both answers agree, three times at most. Only puzzles that still disagree are asked again."""
-    asking = _Asking(config, interview)
-    prompts = {key: interview.puzzles[key[0]].prompt for key in keys_of(list(interview.puzzles), 1)}
-    interview.chains.update({key: Chain() for key in prompts})
+    asking = _Asking(config, strategy_run)
+    prompts = {key: readable(strategy_run.puzzles[key[0]].prompt) for key in keys_of(list(strategy_run.puzzles), 1)}
+    strategy_run.chains.update({key: Chain() for key in prompts})
     first = asking.stickers({key: list_facts(prompt) for key, prompt in prompts.items()})
     open_, predictions = asking.compare(prompts, first)
     second = asking.stickers({key: correct_facts(prompts[key], first[key]) for key in open_})
@@ -43,18 +44,18 @@ def sift(config: Sift, interview: Interview) -> None:
 class _Asking:
     """The requests of the loop, each recorded as a round."""
 
-    def __init__(self, config: Sift, interview: Interview) -> None:
-        self._config, self._interview = config, interview
+    def __init__(self, config: Sift, strategy_run: StrategyRun) -> None:
+        self._config, self._run = config, strategy_run
 
     def ask(self, texts: Mapping[Key, str]) -> dict[Key, Continuation]:
         """Returns the replies to one user message for each key."""
         limit = self._config.max_tokens
-        requests = {key: Request(self._interview.prompt(key, text), limit) for key, text in texts.items()}
-        return self._interview.ask(requests, self._config.temperature) if requests else {}
+        requests = {key: Request(self._run.prompt(key, text), limit) for key, text in texts.items()}
+        return self._run.ask(requests, self._config.temperature) if requests else {}
 
     def add(self, key: Key, step: str, reply: Continuation, *, answer: bool = False) -> None:
         """Records a round."""
-        chain = self._interview.chains[key]
+        chain = self._run.chains[key]
         chain.add(step, reply.text, reply.finish_reason, len(reply.token_ids), answer=answer)
 
     def stickers(self, texts: Mapping[Key, str], step: str = STICKER) -> TextByKey:
@@ -72,8 +73,8 @@ class _Asking:
         """
         alone = self.ask(stickers)
         both = self.ask({key: with_facts(prompts[key], text) for key, text in stickers.items()})
-        first = self._interview.graded({key: reply.text for key, reply in alone.items()})
-        second = self._interview.graded({key: reply.text for key, reply in both.items()})
+        first = self._run.graded({key: reply.text for key, reply in alone.items()})
+        second = self._run.graded({key: reply.text for key, reply in both.items()})
         disagreeing = [key for key in stickers if not agree(first[key], second[key])]
         for key in stickers:
             self.add(key, "answer from the sticker", alone[key])

@@ -4,44 +4,46 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from artifacts.documents.conversation import with_last
 from stages.environments.puzzle import Graded
 from stages.strategies.config import ThinkTwice
 from stages.strategies.requests import Chain, Request
 
 if TYPE_CHECKING:
-    from stages.strategies.rounds import Interview
+    from stages.strategies.rounds import StrategyRun
 
 _CLOSING, _ESCAPED = "</answer>", "&lt;/answer&gt;"
 
 
-def think_twice(config: ThinkTwice, interview: Interview) -> None:
-    """Asks `rounds - 1` times again. The first round are the sampled answers, so one round is the plain evaluation."""
-    grades = interview.graded({key: row["text"] for key, row in interview.rollouts.items()})
-    for key, row in interview.rollouts.items():
-        chain = interview.chains[key] = Chain()
+def think_twice(config: ThinkTwice, strategy_run: StrategyRun) -> None:
+    """Asks `rounds - 1` times again. The first round is the sampled answers, so one round is the plain evaluation."""
+    grades = strategy_run.graded({key: row["text"] for key, row in strategy_run.rollouts.items()})
+    for key, row in strategy_run.rollouts.items():
+        chain = strategy_run.chains[key] = Chain()
         tokens = len(row["completion_token_ids"])
         chain.add("answer", row["text"], row["finish_reason"], tokens, point="round 1", answer=True)
-    sampled = interview.sampled
+    sampled = strategy_run.sampled
     for number in range(2, config.rounds + 1):
         requests = {
             key: Request(
-                interview.prompt(key, again_prompt(interview.puzzles[key[0]].prompt, last_answer(graded))),
+                strategy_run.prompt(key, again_prompt(strategy_run.puzzles[key[0]].prompt, last_answer(graded))),
                 sampled.max_tokens,
             )
             for key, graded in grades.items()
         }
-        replies = interview.ask(requests, sampled.temperature)
-        grades = interview.graded({key: reply.text for key, reply in replies.items()})
+        replies = strategy_run.ask(requests, sampled.temperature)
+        grades = strategy_run.graded({key: reply.text for key, reply in replies.items()})
         for key, reply in replies.items():
             tokens = len(reply.token_ids)
-            interview.chains[key].add(
+            strategy_run.chains[key].add(
                 "answer", reply.text, reply.finish_reason, tokens, point=f"round {number}", answer=True
             )
 
 
 def again_prompt(prompt: str, answer: str) -> str:
     """Returns the prompt of a further round, byte for byte as published."""
-    return f"{prompt}\nThe assistant's previous answer is: <answer> {answer} </answer>, and please re-answer."
+    words = f"The assistant's previous answer is: <answer> {answer} </answer>, and please re-answer."
+    return with_last(prompt, lambda text: f"{text}\n{words}")
 
 
 def last_answer(graded: Graded) -> str:

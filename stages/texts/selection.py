@@ -34,14 +34,15 @@ class DistilConfig(Config):
         default=None,
         ge=1,
         le=10_000_000,
-        description="Drop texts of more tokens of the teacher; null: no limit. Texts of unknown length stay.",
+        description="Drop texts with more of the teacher's tokens than this; null: no limit. Texts of unknown length "
+        "are kept.",
     )
     untrainable: Literal["refuse", "drop"] = Field(
         default="drop",
         description="Texts that with their prompt do not fit into `distil.sft.row_tokens`, or that the student's "
         "tokenizer cannot write. `drop`: reject them; `refuse`: end the run if one is selected.",
     )
-    deduplicate: bool = Field(default=True, description="Keep equal texts for one puzzle once; spaces do not count.")
+    deduplicate: bool = Field(default=True, description="Keep one of equal texts for a puzzle; spaces do not count.")
     per_puzzle: int | None = Field(
         default=None,
         ge=1,
@@ -90,8 +91,8 @@ class TeacherText:
 
 
 @dataclass(frozen=True)
-class Room:
-    """Tells which texts a student can be trained on.
+class TextLimits:
+    """Decides which texts a student can be trained on.
 
     Attributes:
         tokenizer: The student's.
@@ -112,26 +113,29 @@ class Room:
             return "unwritable"
         prompt = candidate.puzzle.prompt
         if prompt not in self._prompt_tokens:
-            self._prompt_tokens[prompt] = len(self.tokenizer.prompt_ids(prompt))
+            self._prompt_tokens[prompt] = len(self.tokenizer.prompt_token_ids(prompt))
         return "too_long" if self._prompt_tokens[prompt] + len(tokens) > self.row_tokens else None
 
 
 def select(
-    candidates: Sequence[TeacherText], config: DistilConfig, held_out: Iterable[str] = (), room: Room | None = None
+    candidates: Sequence[TeacherText],
+    config: DistilConfig,
+    held_out: Iterable[str] = (),
+    limits: TextLimits | None = None,
 ) -> tuple[list[TeacherText], dict[str, int]]:
     """Returns the candidates that are kept, in order, and the numbers of the others by reason, most frequent first.
 
     Args:
-        candidates: The texts of a teacher; those of a puzzle in the order of their samples.
+        candidates: The texts of a teacher; the texts of a puzzle are in the order of their samples.
         config: The rules of selection.
         held_out: Digests of puzzles that no model may be trained on.
-        room: The student's tokenizer and rows; None: texts of any length and characters fit.
+        limits: The limits of the student's texts; None accepts texts of any length and characters.
     """
     barred = frozenset(held_out)
     reasons: Counter[str] = Counter()
     fitting: list[TeacherText] = []
     for candidate in candidates:
-        reason = _unfit(candidate, config, barred) or (room.lacking_for(candidate) if room else None)
+        reason = _unfit(candidate, config, barred) or (limits.lacking_for(candidate) if limits else None)
         if reason:
             reasons[reason] += 1
         else:
@@ -193,16 +197,16 @@ def _well_formed(candidate: TeacherText) -> bool:
 
 
 def after_corruption(
-    kept: Sequence[TeacherText], config: CorruptionConfig, seed: int, room: Room | None
+    kept: Sequence[TeacherText], config: CorruptionConfig, seed: int, limits: TextLimits | None
 ) -> tuple[list[TeacherText], Counter[str]]:
     """Returns the texts after a corruption, and the numbers of those that it empties or makes untrainable."""
-    seeds = [f"{seed}/{candidate.puzzle.puzzle_id}/{candidate.sample}" for candidate in kept]
+    seeds = [f"{seed}/{candidate.puzzle.prompt_id}/{candidate.sample}" for candidate in kept]
     texts = corrupted([(candidate.text, candidate.puzzle) for candidate in kept], config, seeds)
     usable: list[TeacherText] = []
     reasons: Counter[str] = Counter()
     for candidate, text in zip(kept, texts, strict=True):
         changed = replace(candidate, text=text, token_ids=None)
-        reason = "emptied" if not text.strip() else room.lacking_for(changed) if room else None
+        reason = "emptied" if not text.strip() else limits.lacking_for(changed) if limits else None
         if reason:
             reasons[reason] += 1
         else:

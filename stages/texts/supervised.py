@@ -47,6 +47,28 @@ def check_fits(groups: Sequence[Group], row_tokens: int, section: str, texts: st
         )
 
 
+def check_can_be_sampled(groups: Sequence[Group], max_tokens: int, texts: str) -> None:
+    """Checks that a model can write at least half of the texts that it learns before it is cut.
+
+    Args:
+        groups: Prompts, each with one text.
+        max_tokens: Largest number of tokens of a completion.
+        texts: Name of the texts.
+
+    Raises:
+        BadInputError: More than half of the texts are longer.
+    """
+    lengths = [sum(group.branches[0].own) for group in groups]
+    too_long = sum(length > max_tokens for length in lengths)
+    if 2 * too_long > len(lengths):
+        raise BadInputError(
+            "sample.sampling.max_tokens",
+            f"{max_tokens}, but {too_long} of {len(lengths)} {texts} that the warm start teaches are longer",
+            f"at least {max(lengths)}, the length of the longest",
+            "raise it, or choose another warm_start.text or warm_start.style",
+        )
+
+
 def check_round_trip(tokenizer: ChatTokenizer, tokens: Sequence[int], text: str, remedy: str) -> None:
     """Checks that the tokens of a text decode to the same text, so that a model can write it.
 

@@ -1,4 +1,4 @@
-"""Settings of the value model, its batches and a check of its tokenizer, for the stages `value` and `pretrain`."""
+"""Settings of the critic, its batches and a check of its tokenizer, for the stages `value` and `pretrain`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _Number = Annotated[float, Field(ge=-1e6, le=1e6)]
 
 
 class PretrainConfig(Config):
-    """Stored rollouts on which the value model learns before the first iteration. Nothing is sampled for it."""
+    """Stored rollouts on which the critic learns before the first iteration. Nothing is sampled for it."""
 
     run: str = Field(description="Name of a run in the same store, whose model has the same tokenizer.")
     first: int = Field(default=1, ge=1, le=1_000_000, description="First iteration whose rollouts are used.")
@@ -43,13 +43,13 @@ class PretrainConfig(Config):
 
 
 class ValueConfig(LearningRateConfig):
-    """A value model (critic) that is trained beside the policy, and the advantages that follow from its values."""
+    """A critic that is trained beside the policy, and the advantages that follow from its values."""
 
     source: str = Field(
         default="policy",
         pattern=r"^(policy|[A-Za-z0-9][A-Za-z0-9._-]{0,63}@[1-9][0-9]{0,6})$",
-        description="Model that the value model starts from: `policy`, where GRPO starts, with a head of 0; or "
-        "`RUN@ITERATION`, the value model of another run.",
+        description="Model that the critic starts from: `policy`, where GRPO starts, with a head of 0; or "
+        "`RUN@ITERATION`, the critic of another run.",
     )
     head: ValueHead = Field(
         default="linear",
@@ -67,12 +67,12 @@ class ValueConfig(LearningRateConfig):
         "`lambda_policy` (VAPO, with 0.05); null = off. At lengths below 1 / alpha it is 0.",
     )
     lambda_critic: float = Field(
-        default=1.0, ge=0, le=1, description="Lambda of the value model's targets; with 1 they are the rewards."
+        default=1.0, ge=0, le=1, description="Lambda of the critic's targets; with 1 they are the rewards."
     )
     normalise: Literal["none", "batch", "group"] = Field(
         default="none",
-        description="Tokens over which the mean is subtracted from advantages and their deviation divides them: none, "
-        "those of the batch, or of the completion's group. `group` is GRPO's baseline again.",
+        description="Tokens over which advantages are normalised to mean 0 and deviation 1: none, those of the batch, "
+        "or those of the completion's group. `group` adds GRPO's baseline again.",
     )
     clip: float | None = Field(
         default=None,
@@ -101,11 +101,11 @@ class ValueConfig(LearningRateConfig):
         if self.head == "linear" and (self.reward_low, self.reward_high) != (0.0, 1.0):
             raise ValueError("reward_low and reward_high belong to head = 'bounded', but head is 'linear'")
         if self.pretrain is not None and self.source != "policy":
-            raise ValueError(f"pretrain is set, but source is {self.source}, a value model that is trained already")
+            raise ValueError(f"pretrain is set, but source is {self.source}, a critic that is trained already")
         return self
 
     def job(self) -> ValueJob:
-        """Returns the settings of the value model that the trainer reads."""
+        """Returns the settings of the critic that the trainer reads."""
         return ValueJob(
             head=self.head, low=self.reward_low, high=self.reward_high, clip=self.clip, lambda_=self.lambda_critic
         )
@@ -113,8 +113,8 @@ class ValueConfig(LearningRateConfig):
     def for_pretraining(self) -> Self:
         """Returns the settings for pretraining: towards the rewards themselves, without a clip.
 
-        The first values are all equal. A clip would hold later values near them, and targets with a lambda below 1
-        would repeat them.
+        The first values are all equal. A clip would keep later values near them, and targets with a lambda below 1
+        would reproduce them.
         """
         return self.model_copy(update={"clip": None, "lambda_critic": 1.0})
 
@@ -137,21 +137,21 @@ class TokenPlace:
 def valued_rollouts(store: Store, rollouts: Ref[Rollouts], grades: Ref[Grades]) -> pl.DataFrame:
     """Returns the completions that have an advantage, with their grades, sorted by group and sample.
 
-    Masked completions are left out. Groups whose rewards are equal are not: a value model learns from them, too.
+    Masked completions are left out. Groups whose rewards are equal are not: a critic learns from them, too.
 
     Raises:
         IntegrityError: The grades are not those of the rollouts.
     """
     completions = Artifact.open(store, rollouts).read_tables(ROLLOUTS)
     rows = Artifact.open(store, grades).read_table(GRADES_FILE, GRADES)
-    graded = completions.join(rows, on=["puzzle_id", "group", "sample"], validate="1:1").sort("group", "sample")
+    graded = completions.join(rows, on=["prompt_id", "group", "sample"], validate="1:1").sort("group", "sample")
     if not len(graded) == len(completions) == len(rows):
         problem = f"{len(graded)} of its {len(rows)} rows belong to one of the {len(completions)} completions"
         raise IntegrityError(grades.key, problem, f"a grade for each completion of {rollouts.key}")
     return graded.filter(pl.col("advantage").is_not_null())
 
 
-def own_tokens(table: pl.DataFrame) -> list[np.ndarray]:
+def model_tokens(table: pl.DataFrame) -> list[np.ndarray]:
     """Returns for each completion a boolean array [tokens]: whether the model, not a tool, wrote the token."""
     lengths = table["completion_token_ids"].list.len().to_list()
     by_tool = table[BY_TOOL].to_list() if BY_TOOL in table.columns else [None] * len(table)
@@ -164,11 +164,11 @@ def own_tokens(table: pl.DataFrame) -> list[np.ndarray]:
 def critic_batch(
     tables: Sequence[pl.DataFrame], config: ValueConfig, updates: int, seed: int
 ) -> tuple[PackedBatch, list[TokenPlace]]:
-    """Packs completions for the value model; the reward follows the last token that the model wrote.
+    """Packs completions for the critic; the reward follows the last token that the model wrote.
 
     Args:
         tables: Rows of `valued_rollouts`, of one or more iterations.
-        config: Settings of the value model.
+        config: Settings of the critic.
         updates: Optimizer steps of one pass.
         seed: Seed of the shuffle that assigns groups to steps.
 
@@ -182,7 +182,7 @@ def critic_batch(
         for rows in table.partition_by("group", maintain_order=True):
             branches: list[Branch] = []
             columns = ("completion_token_ids", "sampler_logprobs", "reward")
-            for values, own in zip(rows.select(columns).iter_rows(), own_tokens(rows), strict=True):
+            for values, own in zip(rows.select(columns).iter_rows(), model_tokens(rows), strict=True):
                 rewards = np.zeros(len(own))
                 rewards[own] = last_token_rewards(values[2], int(own.sum()))
                 branches.append(Branch(values[0], values[1], rewards.tolist(), (~own).tolist(), number=number))
@@ -203,12 +203,12 @@ def critic_batch(
 
 
 def check_tokenizer(store: Store, critic: Ref[Checkpoint], sampled_by: Ref[Checkpoint], where: str) -> None:
-    """Checks that a value model has the tokenizer of the model whose completions it judges.
+    """Checks that a critic has the tokenizer of the model whose completions it judges.
 
-    Only manifests are read, so it works for pruned models, too.
+    Only manifests are read, so the check also works for pruned models.
 
     Raises:
-        BadInputError: The value model has another tokenizer.
+        BadInputError: The critic has another tokenizer.
     """
     files = [Artifact.open(store, ref).manifest.files.get("tokenizer.json") for ref in (critic, sampled_by)]
     if files[0] != files[1]:
@@ -217,5 +217,5 @@ def check_tokenizer(store: Store, critic: Ref[Checkpoint], sampled_by: Ref[Check
             where,
             f"{critic.key} has another tokenizer ({digests[0]})",
             f"that of {sampled_by.key} ({digests[1]}), whose completions it is to judge",
-            f"{NEW_RUN}, with a value model or rollouts of the same model",
+            f"{NEW_RUN}, with a critic or rollouts of the same model",
         )

@@ -4,8 +4,8 @@ The first pass uses the mini-batches as they were packed. With `shuffled` each l
 places with rows of other mini-batches, and the order of the mini-batches changes. An optimizer step keeps the number of
 samples that the recipe sets (`pack.minibatch_size` puzzles, completions or rows): rows of a mini-batch that share a
 group move together, and only change places with the same number of rows, groups and completions. TRL, torchtune and
-verl (with `shuffle`) also draw the samples of each epoch again; they count samples instead of packed rows and need no
-units.
+verl (with `shuffle`) also draw the samples of each epoch again; they count samples instead of packed rows, so they do
+not need units.
 """
 
 import random

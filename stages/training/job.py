@@ -2,17 +2,21 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from artifacts.config import Config
 from artifacts.documents.document import Document
+from artifacts.errors import BadInputError
 from stages.grpo.names import Aggregation, Correction, Estimator, KLPlace, LossKind
 from stages.models.value_head import ValueHead
 from stages.processes.user_file import UserFunction
 from stages.training.trainable import TrainableConfig
 from stages.training.worker_group.hardware import TrainHardware
+
+if TYPE_CHECKING:
+    from stages.models.shape import DecoderShape
 
 
 class LossConfig(Config):
@@ -24,7 +28,7 @@ class LossConfig(Config):
 
     The entropy bonus is always a mean over tokens, and `positive_nll` weighs a mean over the tokens of right
     completions. The KL term is aggregated like the loss, without importance correction. A divergence in the reward is a
-    constant and no term of the loss; see `stages/grpo/kl_reward.py`.
+    constant, not a term of the loss; see `stages/grpo/kl_reward.py`.
     """
 
     kind: LossKind = Field(default="ppo_clip", description="loss of one token")
@@ -73,6 +77,13 @@ class LossConfig(Config):
     )
     entropy_coef: float = Field(
         default=0.0, ge=0.0, le=1e6, description="weight of the bonus for the mean token entropy"
+    )
+    router_aux_loss_coef: float = Field(
+        default=0.0,
+        ge=0.0,
+        le=1e6,
+        description="weight of the router's load-balancing loss in a model with experts: that of transformers for each "
+        "prompt with its completion, mean over tokens",
     )
     kl_coef: float = Field(default=0.0, ge=0.0, le=1e6, description="weight of the divergence from the reference")
     kl_estimator: Estimator = Field(
@@ -135,6 +146,16 @@ class LossConfig(Config):
             raise ValueError("cross_entropy reads no advantages, so kl_place must be 'loss'")
         return self
 
+    def check_model(self, shape: "DecoderShape") -> None:
+        """Refuses a model that lacks what the loss needs.
+
+        Raises:
+            BadInputError: The router has a loss, but the model has no experts.
+        """
+        if self.router_aux_loss_coef and shape.experts is None:
+            problem = f"{self.router_aux_loss_coef:g}, for a model without experts ({shape.family})"
+            raise BadInputError("finetune.loss.router_aux_loss_coef", problem, "0: it has no router")
+
 
 Dtype = Literal["bf16", "fp32"]
 """Name of a precision in configs."""
@@ -177,7 +198,7 @@ class OptimizerConfig(Config):
 
 
 class UpdateConfig(Config):
-    """What a recipe and a training job say alike: loss, passes, optimizer, and which parameters learn."""
+    """Settings that a recipe and a training job share: loss, passes, optimizer, and which parameters learn."""
 
     epochs: int = Field(default=1, ge=1, le=1_000_000, description="Passes over the batch.")
     epoch_order: EpochOrder = Field(
@@ -190,7 +211,7 @@ class UpdateConfig(Config):
 
 
 class ValueJob(Config):
-    """A value model that a job trains instead of a policy. The batch has rewards in the place of advantages.
+    """A critic that a job trains instead of a policy. The batch has rewards instead of advantages.
 
     The loss is the mean over tokens of half the squared distance from the target (see `stages.grpo.loss.value_loss`).
     """
@@ -214,7 +235,7 @@ class JobSettings(UpdateConfig):
         description="The next reference is reference_decay x reference + (1 - reference_decay) x new weights; null: "
         "none is written.",
     )
-    value: ValueJob | None = Field(default=None, description="Train a value model; null = a policy.")
+    value: ValueJob | None = Field(default=None, description="Train a critic; null = a policy.")
 
     @classmethod
     def of(cls, config: UpdateConfig, learning_rates: Sequence[float], epoch_seed: int, **settings: Any) -> Self:
@@ -229,17 +250,17 @@ class JobPaths(Document):
 
     checkpoint_dir: Path = Field(description="Hugging Face folder: config, tokenizer files and starting weights")
     batch_file: Path = Field(description="packed batch (safetensors)")
-    state_dir: Path | None = Field(default=None, description="training state to start from, instead of the checkpoint")
+    state_dir: Path | None = Field(default=None, description="optimizer state to start from, instead of the checkpoint")
     resume_dir: Path | None = Field(default=None, description="step checkpoint of this job to continue from")
     reference_dir: Path | None = Field(default=None, description="Hugging Face folder of the reference of the KL term")
     step_checkpoints_dir: Path | None = Field(
         default=None, description="folder for step checkpoints, one at a time: the owner moves each one out"
     )
     out_checkpoint_dir: Path = Field(description="new Hugging Face folder (made here)")
-    out_state_dir: Path | None = Field(default=None, description="new training state folder")
+    out_state_dir: Path | None = Field(default=None, description="new optimizer state folder")
     out_reference_dir: Path | None = Field(default=None, description="the next reference")
     out_values_file: Path | None = Field(
-        default=None, description="values under the starting weights (safetensors), by a value model"
+        default=None, description="values under the starting weights (safetensors), by a critic"
     )
 
 
@@ -247,13 +268,14 @@ class _Job(Document):
     """A job of the workers."""
 
     hardware: TrainHardware = Field(default_factory=TrainHardware)
-    events_file: Path = Field(description="JSON lines of progress, appended to")
+    events_file: Path = Field(description="JSON lines of progress; workers append to the file")
 
 
 class TrainJob(_Job):
     """A training job: how it trains, where it reads and writes, and the machine.
 
-    It starts from a checkpoint, from a training state, from the state in the workers' memory or from a step checkpoint.
+    It starts from a checkpoint, from an optimizer state in the store or in the workers' memory, or from a step
+    checkpoint.
     """
 
     settings: JobSettings
@@ -268,7 +290,7 @@ class TrainJob(_Job):
         if (settings.reference_decay is None) != (paths.out_reference_dir is None):
             raise ValueError("reference_decay and out_reference_dir belong together: set both or none")
         if paths.out_values_file is not None and settings.value is None:
-            raise ValueError("out_values_file needs a value model")
+            raise ValueError("out_values_file needs a critic")
         if paths.resume_dir is not None and (self.warm or paths.state_dir is not None):
             raise ValueError("resume_dir excludes warm and state_dir")
         return self

@@ -12,8 +12,9 @@ from artifacts.address import ArtifactAddress, Attempt
 from artifacts.identity import Identity
 from artifacts.manifest import content_digest
 from artifacts.reading import Artifact
-from artifacts.refs import Checkpoint, Ref, TrainingState
+from artifacts.refs import Checkpoint, OptimizerState, Ref
 from stages.context import StageContext
+from stages.models.adapters import BASE_LINK
 from stages.models.shape import read_shape
 from stages.models.tensors import check_weights
 from stages.training.checkpointing.kept_steps import KeptSteps
@@ -25,27 +26,27 @@ from stages.training.saved_state import STATE_FOLLOWS, SavingState, label_of
 
 @dataclass(frozen=True)
 class Weights:
-    """A checkpoint, its training state, and the reference model of the KL term.
+    """A checkpoint, its optimizer state, and the reference model of the KL term.
 
     Attributes:
         checkpoint: The checkpoint.
-        state: The training state that was saved with it; None if there is none, or if it is not published yet.
+        state: The optimizer state that was saved with it; None if there is none, or if it is not published yet.
         reference: The reference model; None without one.
-        saving: Publishes the training state, which the workers still write; None if there is nothing to publish.
+        saving: Publishes the optimizer state, which the workers still write; None if there is nothing to publish.
     """
 
     checkpoint: Ref[Checkpoint]
-    state: Ref[TrainingState] | None = None
+    state: Ref[OptimizerState] | None = None
     reference: Ref[Checkpoint] | None = None
     saving: SavingState | None = field(default=None, compare=False, repr=False)
 
     @property
     def reused(self) -> bool:
-        """Whether the checkpoint was found in the store rather than made."""
+        """Whether the checkpoint was found in the store instead of being trained."""
         return self.checkpoint.reused
 
     def saved(self, ctx: StageContext) -> "Weights":
-        """Returns the weights with their training state, after it is published. For callers without a flow.
+        """Returns the weights with their optimizer state, after it is published. For callers without a flow.
 
         Raises:
             TransientError: The trainer died or hung, or the store did not answer. The stage then trains once more.
@@ -60,7 +61,7 @@ class Target:
     Attributes:
         identity: Identity of everything that the job publishes.
         checkpoint: Address of the checkpoint.
-        state: Address of the training state; None if none is published.
+        state: Address of the optimizer state; None if none is published.
         inputs: Artifacts that the job reads, by role.
         reference: Address of the next averaged reference; None if none is published.
         publish_values: Publishes the values from the file that the job wrote, before the checkpoint. None if the job
@@ -69,13 +70,13 @@ class Target:
 
     identity: Identity
     checkpoint: ArtifactAddress[Checkpoint]
-    state: ArtifactAddress[TrainingState] | None
+    state: ArtifactAddress[OptimizerState] | None
     inputs: Mapping[str, Ref[Any] | None]
     reference: ArtifactAddress[Checkpoint] | None = None
     publish_values: Callable[[Path], Ref[Any]] | None = None
 
     def published(self) -> Weights | None:
-        """Returns the weights if they are already published with their training state, which is published last."""
+        """Returns the weights if they are already published with their optimizer state, which is published last."""
         checkpoint = self.checkpoint.find(self.identity)
         if checkpoint is None:
             return None
@@ -90,9 +91,10 @@ def train_and_publish(
 ) -> Weights:
     """Runs one job on the worker group and publishes the next averaged reference and the checkpoint.
 
-    The workers write the training state after that. `Weights.saving` of the result publishes it, while other stages
+    The workers write the optimizer state after that. `Weights.saving` of the result publishes it, while other stages
     use the checkpoint. If an interrupted attempt published the checkpoint but no state, the job repeats that attempt:
-    the published checkpoint stays, and if the repetition came to other weights, a warning and the state's facts say so.
+    the published checkpoint stays, and if the repetition gives other weights, a warning and the state's facts report
+    it.
 
     Args:
         weights: Weights to start from, and the reference model if the job has one.
@@ -122,13 +124,13 @@ def train_and_publish(
 
 
 class _Launch:
-    """One job in progress: what it writes, and where that is published.
+    """One job in progress: its results and the addresses where they are published.
 
     Args:
         target: Where the results are published.
         ctx: The context of the stage.
         label: Name of the job in progress reports and logs.
-        saving: The training state; None if none is published.
+        saving: The optimizer state; None if none is published.
     """
 
     def __init__(self, target: Target, ctx: StageContext, label: str, saving: SavingState | None) -> None:
@@ -139,7 +141,7 @@ class _Launch:
         self._kept = KeptSteps(target.checkpoint, target.identity, ctx)
 
     def train(self, weights: Weights, batch_file: Path, settings: JobSettings) -> tuple[TrainJob, TrainResult]:
-        """Runs the job, and stores its files except those of the training state."""
+        """Runs the job, and stores its files except those of the optimizer state."""
         ctx, run = self._ctx, uuid.uuid4().hex[:8]
         with self._kept, ExitStack() as folders:
 
@@ -214,8 +216,8 @@ class _Launch:
         same = content_digest(self._checkpoint.files) == checkpoint.digest
         if not same:
             self._ctx.log.warning(
-                "%s: an interrupted command published %s without its training state. Training was repeated from the "
-                "same batch and came to other weights, so the kernels do not compute the same numbers each time. The "
+                "%s: an interrupted command published %s without its optimizer state. Training was repeated from the "
+                "same batch and gave other weights, so the kernels do not compute the same numbers each time. The "
                 "published weights stay; the next update starts from the repeated ones, which differ from them",
                 self._label, checkpoint.key,
             )  # fmt: skip
@@ -224,7 +226,7 @@ class _Launch:
 
 
 def warn_of_rounding(trained: Weights, settings: JobSettings, setting: str, ctx: StageContext) -> None:
-    """Logs a warning if rounding to bf16 lost most of what a job trained.
+    """Logs a warning if rounding to bf16 lost most of the movement of a job's weights.
 
     Args:
         trained: What the job published.
@@ -264,7 +266,7 @@ def _copy(
     facts: Mapping[str, Any] | None = None,
 ) -> Ref[Any]:
     with ctx.folder(attempt) as folder:
-        shutil.copytree(ctx.local_folder(source), folder, dirs_exist_ok=True)
+        shutil.copytree(ctx.local_folder(source), folder, ignore=shutil.ignore_patterns(BASE_LINK), dirs_exist_ok=True)
     ref = attempt.publish({"steps": [], "unchanged": True, **(facts or {})}, **inputs)
     if ref.reused:
         ctx.store.delete(attempt.prefix)  # an interrupted attempt has published the same

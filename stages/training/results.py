@@ -24,7 +24,7 @@ class LossMetrics(Document):
 
     loss: Measured = Field(
         description="minimized: policy_loss + kl_coef x kl (no kl if it is in the reward) - entropy_coef x entropy "
-        "+ loss.positive_nll x positive_nll"
+        "+ loss.positive_nll x positive_nll + loss.router_aux_loss_coef x router_aux_loss"
     )
     policy_loss: Measured = Field(default=None, description="aggregated token loss")
     entropy: Measured = Field(default=None, description="mean entropy of the predicting distribution, nats per token")
@@ -37,12 +37,17 @@ class LossMetrics(Document):
     positive_nll: Measured = Field(
         default=None, description="mean negative log-probability of the tokens of right completions; null = not used"
     )
+    router_aux_loss: Measured = Field(
+        default=None,
+        description="load-balancing loss of the router, mean over the tokens of their sequences' losses: the number of "
+        "experts of a token where the load is even, more where it is not; null = a model without experts",
+    )
     ratio_mean: Measured = Field(default=None, description="mean importance ratio new / old")
     ratio_max: Measured = None
     clip_low_fraction: float = Field(
         default=0.0,
         description="share of tokens that the lower clip changed: under ppo_clip and gspo only where A < 0, under "
-        "cispo and masked everywhere; of a value model, tokens whose value was clipped",
+        "cispo and masked everywhere; of a critic, tokens whose value was clipped",
     )
     clip_high_fraction: float = Field(
         default=0.0,
@@ -70,7 +75,7 @@ class LossMetrics(Document):
 
     def of_skipped_step(self) -> Self:
         """Returns the metrics without losses and kl, which would dominate a mean even if they are finite."""
-        return self.model_copy(update=dict.fromkeys(("loss", "policy_loss", "kl", "positive_nll")))
+        return self.model_copy(update=dict.fromkeys(("loss", "policy_loss", "kl", "positive_nll", "router_aux_loss")))
 
 
 class StepMetrics(LossMetrics):
@@ -100,7 +105,7 @@ class TrainTotals(Document):
     load_s: float
     old_logprobs_s: float = Field(description="seconds for old and reference log-probabilities")
     train_s: float
-    save_s: float = Field(description="seconds for the weights; those of the training state follow")
+    save_s: float = Field(description="seconds for the weights, without the later optimizer state")
     movement_lost: Measured = Field(
         default=None,
         description="share of the movement of the weights that was lost by rounding them to bf16, estimated from up to "

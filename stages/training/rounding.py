@@ -39,7 +39,7 @@ def step_warning(learning_rate: float) -> str | None:
     return (
         f"finetune.learning_rate {learning_rate:.1e}: weights are rounded to bf16 after each optimizer step, where "
         f"steps of this size move at most about {share:.0%} of them (of a typical size of {SPREAD:g}); unless this is "
-        "meant, set optimizer.master_dtype = 'fp32' or raise the rate"
+        "intended, set optimizer.master_dtype = 'fp32' or raise the rate"
     )
 
 
@@ -61,5 +61,5 @@ def lost_warning(lost: float, setting: str, learning_rate: float, *, kept: bool,
     return (
         f"{setting} {learning_rate:.1e}: the weights are rounded to bf16 when they are published, which lost "
         f"{lost:.0%} of their movement, so that sampling and evaluation see little of it; {later}. Unless this is "
-        f"meant, set a higher rate{ten}{state}"
+        f"intended, set a higher rate{ten}{state}"
     )

@@ -36,7 +36,7 @@ class RowWork:
     def of(self, rows: list[int]) -> Iterator[tuple[FlatRows, bool]]:
         """Yields the micro-batches of a mini-batch that this process computes, and whether each counts.
 
-        One that does not count stands for a process that has fewer rows than others: it takes part in the collectives.
+        One that does not count lets a process with fewer rows than others take part in the collectives.
         The host prepares micro-batches while a GPU computes earlier ones.
         """
         pace = Pace(self._device)

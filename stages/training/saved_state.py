@@ -1,4 +1,4 @@
-"""The training state of a checkpoint: workers write it, and it is published while later stages use the checkpoint."""
+"""The optimizer state of a checkpoint: workers write it, and it is published while later stages use the checkpoint."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from artifacts.address import Attempt
 from artifacts.errors import BadInputError
 from artifacts.layout import state_key
 from artifacts.reading import Artifact, is_published
-from artifacts.refs import Checkpoint, Ref, TrainingState
+from artifacts.refs import Checkpoint, OptimizerState, Ref
 from artifacts.store.progress import watched
 from artifacts.store.store import Store
 from stages.context import StageContext
@@ -18,11 +18,11 @@ from stages.training.job import JobSettings
 from stages.training.worker_group.group import StateWrite, WorkerGroup
 
 STATE_FOLLOWS = "state_follows"
-"""The fact of a checkpoint whose training state is published beside it, later than the checkpoint."""
+"""Fact of a checkpoint: whether its optimizer state is published beside it, after the checkpoint."""
 
 
 class SavingState:
-    """The training state of a job while the workers write it, and then while it is hashed or uploaded.
+    """The optimizer state of a job while the workers write it, and then while it is hashed or uploaded.
 
     Args:
         attempt: The attempt that will publish it.
@@ -34,11 +34,11 @@ class SavingState:
         key: Key of the state.
     """
 
-    def __init__(self, attempt: Attempt[TrainingState], ctx: StageContext) -> None:
+    def __init__(self, attempt: Attempt[OptimizerState], ctx: StageContext) -> None:
         self._attempt = attempt
         self._progress = ctx.progress
         self.key = attempt.address.key
-        self.files = attempt.folder(ctx.scratch, watched("storing TrainingState", self._report))
+        self.files = attempt.folder(ctx.scratch, watched("storing OptimizerState", self._report))
         self.folder = self.files.__enter__()
         self._write: StateWrite | None = None
 
@@ -65,7 +65,7 @@ class SavingState:
         self._group, self._settings, self._discard = worker_group, settings, discard
         self._facts, self._inputs, self._write = facts, inputs, worker_group.write
 
-    def publish(self, ctx: StageContext) -> Ref[TrainingState]:
+    def publish(self, ctx: StageContext) -> Ref[OptimizerState]:
         """Waits until the workers have written the state, and publishes it.
 
         Raises:
@@ -86,8 +86,8 @@ class SavingState:
         return state
 
 
-def save_state(ctx: StageContext, checkpoint: Ref[Checkpoint], *, saving: SavingState) -> Ref[TrainingState]:
-    """Publishes the training state of a checkpoint while later stages use the checkpoint (see `SavingState.publish`).
+def save_state(ctx: StageContext, checkpoint: Ref[Checkpoint], *, saving: SavingState) -> Ref[OptimizerState]:
+    """Publishes the optimizer state of a checkpoint while later stages use the checkpoint (see `SavingState.publish`).
 
     Args:
         checkpoint: The checkpoint; Prefect shows it.
@@ -97,8 +97,8 @@ def save_state(ctx: StageContext, checkpoint: Ref[Checkpoint], *, saving: Saving
     return saving.publish(ctx)
 
 
-def state_beside(checkpoint: Ref[Checkpoint], store: Store) -> Ref[TrainingState] | None:
-    """Returns the training state that was saved with a checkpoint, or None if none was.
+def state_beside(checkpoint: Ref[Checkpoint], store: Store) -> Ref[OptimizerState] | None:
+    """Returns the optimizer state that was saved with a checkpoint, or None if none was.
 
     Raises:
         BadInputError: The state of this checkpoint is not published yet.
@@ -106,15 +106,15 @@ def state_beside(checkpoint: Ref[Checkpoint], store: Store) -> Ref[TrainingState
     key = state_key(checkpoint.key)
     if key is None or not Artifact.open(store, checkpoint).manifest.facts.get(STATE_FOLLOWS):
         return None
-    artifact = Artifact.at(store, key, TrainingState) if is_published(store, key) else None
+    artifact = Artifact.at(store, key, OptimizerState) if is_published(store, key) else None
     if artifact is None or artifact.manifest.inputs["checkpoint"]["digest"] != checkpoint.digest:
         raise BadInputError(
-            f"{key} in {store.url}", "not published yet", f"the training state of {checkpoint.key}",
+            f"{key} in {store.url}", "not published yet", f"the optimizer state of {checkpoint.key}",
             "continue the run, which publishes it",
         )  # fmt: skip
     return artifact.ref
 
 
-def label_of(state: Ref[TrainingState], settings: JobSettings) -> str:
+def label_of(state: Ref[OptimizerState], settings: JobSettings) -> str:
     """Returns the label of a state in the workers' memory: its digest, and the precision of the job that left it."""
     return f"{state.digest} {settings.optimizer.master_dtype}"

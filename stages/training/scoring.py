@@ -25,7 +25,7 @@ def score(job: ScoreJob, device: torch.device, sharded: bool, heartbeat: Callabl
     """Runs a job and writes its file (collective).
 
     Raises:
-        BadInputError: The batch or the checkpoint is at fault.
+        BadInputError: The batch or the checkpoint is invalid.
     """
     started = time.perf_counter()
     shape = read_shape(job.checkpoint_dir)

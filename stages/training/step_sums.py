@@ -34,7 +34,8 @@ class StepSums:
 
         Args:
             loss: What the objective returned for it.
-            counted: Whether it counts; a process that computes it only with others has the same names and adds nothing.
+            counted: Whether it counts; a process that only takes part in the collectives has the same names and adds
+                nothing.
             counts: Further counts.
         """
         for name, share in {**loss.sums, **counts}.items():
@@ -50,7 +51,7 @@ class StepSums:
     def reduce(self, norm: Tensor) -> float:
         """Combines the sums and maxima of all processes, and brings all numbers of the step to the host (collective).
 
-        This is the only place of a step where the host waits until a GPU has computed everything.
+        In a step, only this makes the host wait until a GPU has computed everything.
 
         Args:
             norm: Scalar, the norm of the gradient, which the host reads with the rest.

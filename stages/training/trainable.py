@@ -7,14 +7,17 @@ and about ten times the learning rate of full weights. For the policy gradient s
 """
 
 import math
-from typing import Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from pydantic import Field, model_validator
 
 from artifacts.config import Config
+from artifacts.errors import BadInputError
+from stages.models.adapter_config import AdapterConfig, Projection
 from stages.models.value_head import VALUE_HEAD_WEIGHT
 
-Projection = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+if TYPE_CHECKING:
+    from stages.models.shape import DecoderShape
 
 PROJECTIONS: dict[Projection, str] = {
     "q_proj": "attn.q_proj",
@@ -26,18 +29,24 @@ PROJECTIONS: dict[Projection, str] = {
     "down_proj": "mlp.w2",
 }
 """The linear maps of a layer: Hugging Face name to name inside the policy."""
+_FUSED: dict[str, tuple[Projection, ...]] = {
+    "attn.qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "mlp.w1": ("gate_proj", "up_proj"),
+}
+"""Maps of a fused model, and those that they take the place of."""
 
 
 class TrainableConfig(Config):
     """Which parameters learn. All others are frozen and have neither gradient nor optimizer state.
 
-    The head of a value model always learns.
+    The head of a critic always learns.
 
     `all`: every parameter. `attention`: weights and biases of the query, key, value and output projections.
-    `except_attention`: all others (SAO's value model).
+    `except_attention`: all others (SAO's critic).
     `top_layers`: the last layers, norms included; not the embeddings, the final norm or the head.
     `lora`: all weights are frozen, and each chosen projection W becomes W + (alpha / rank) B A with trained A
-    [rank, in] and B [out, rank]; B starts at 0. Checkpoints contain the sum, so that any engine can load them.
+    [rank, in] and B [out, rank]; B starts at 0. Checkpoints hold the adapter in PEFT's layout, and engines get it as
+    it is.
     """
 
     parameters: Literal["all", "attention", "except_attention", "top_layers", "lora"] = Field(
@@ -50,18 +59,66 @@ class TrainableConfig(Config):
     alpha: float = Field(
         default=32.0, gt=0.0, le=1e6, description="`lora`: the added matrices are scaled by alpha / rank"
     )
+    rslora: bool = Field(default=False, description="`lora`: scale by alpha / sqrt(rank) (rank-stabilized LoRA)")
     projections: tuple[Projection, ...] = Field(
         default=tuple(PROJECTIONS), min_length=1, description="`lora`: which linear maps of a layer are adapted"
+    )
+    merge: bool = Field(
+        default=False,
+        description="`lora`: add the adapter into the weights of every checkpoint, in bf16, instead of publishing the "
+        "adapter alone. Warm starts and critics always do",
     )
 
     @model_validator(mode="after")
     def _settings_belong_together(self) -> Self:
-        owners = {"top_fraction": "top_layers", "rank": "lora", "alpha": "lora", "projections": "lora"}
+        of_lora = ("rank", "alpha", "rslora", "projections", "merge")
+        owners = {"top_fraction": "top_layers", **dict.fromkeys(of_lora, "lora")}
         for name in self.model_fields_set:
             default = type(self).model_fields[name].default
             if name in owners and self.parameters != owners[name] and getattr(self, name) != default:
                 raise ValueError(f"{name} is set, but parameters is {self.parameters!r}, not {owners[name]!r}")
         return self
+
+    def adapted(self, shape: "DecoderShape") -> list[str]:
+        """Returns the linear maps of a layer that get adapters, by their names inside the policy.
+
+        Raises:
+            BadInputError: The model has one matrix for several projections, and only some of them are chosen, or the
+                adapter is not merged; or a projection of experts is chosen.
+        """
+        where, paths = "finetune.trainable.projections", dict[str, None]()
+        if (shape.fused or shape.experts is not None) and self.publishes_adapter:
+            problem = "experts" if shape.experts is not None else "one matrix for query, key and value"
+            problem = f"false for a model with {problem}"
+            raise BadInputError("finetune.trainable.merge", problem, "true: engines do not load its adapters")
+        for projection in self.projections:
+            path = PROJECTIONS[projection]
+            if shape.experts is not None and path.startswith("mlp."):
+                raise BadInputError(where, projection, "q_proj, k_proj, v_proj, o_proj: experts have no adapters")
+            for fused, parts in _FUSED.items() if shape.fused else ():
+                if projection in parts:
+                    path = fused
+                    if lost := [part for part in parts if part not in self.projections]:
+                        expected = f"all of {', '.join(parts)}, or none: the model has one matrix for them"
+                        raise BadInputError(where, f"{projection} without {', '.join(lost)}", expected)
+            paths[path] = None
+        return list(paths)
+
+    @property
+    def adapter(self) -> AdapterConfig | None:
+        """The adapter that is trained; None if none is."""
+        if self.parameters != "lora":
+            return None
+        return AdapterConfig(self.rank, self.alpha, self.rslora, self.projections)
+
+    @property
+    def publishes_adapter(self) -> bool:
+        """Whether checkpoints hold the adapter instead of full weights."""
+        return self.parameters == "lora" and not self.merge
+
+    def merging(self) -> Self:
+        """Returns the same parameters, with checkpoints of full weights."""
+        return self.model_copy(update={"merge": True}) if self.parameters == "lora" else self
 
     def trains(self, name: str, layers: int) -> bool:
         """Returns whether a parameter of the policy learns.

@@ -26,7 +26,8 @@ from stages.training.trainer_batch import FlatRows, TrainerBatch
 
 
 class Trainer:
-    """Runs the optimizer steps of a job: the objective says what a step minimises, the loop takes the step.
+    """Runs the optimizer steps of a job: the objective defines the loss that a step minimises, and the loop takes the
+    step.
 
     Args:
         weights: The weights that are trained; changed in place.
@@ -42,6 +43,7 @@ class Trainer:
         self, weights: TrainedWeights, job: TrainJob, batch: TrainerBatch, heartbeat: Callable[[], None]
     ) -> None:
         self._weights, self._settings, self._batch = weights, job.settings, batch
+        job.settings.loss.check_model(weights.policy.shape)
         self._work = RowWork(batch, job.hardware, weights.device, heartbeat)
         self._objective = _objective(job, batch, weights.device)
         self.skipped: list[int] = []
@@ -87,7 +89,7 @@ class Trainer:
         """
         started = time.perf_counter()
         settings, weights, share = self._settings, self._weights, self._work.share
-        if number == len(self._batch.steps) and share.count > 1:  # other processes may have had these rows before
+        if number == len(self._batch.steps) and share.count > 1:  # other processes may have computed these rows before
             self.restore_numbers(self.kept_numbers(), "numbers of the first epoch")
         addresses, sequences = self._batch.loss_sequences(rows)
         shares, sums = Shares.of_step(self._batch, addresses, sequences, settings.loss), StepSums(weights.device)

@@ -61,7 +61,7 @@ class TrainerBatch:
             packed = tensors.PackedBatch.from_bytes(path.read_bytes(), str(path))
         except OSError as error:
             raise BadInputError(str(path), f"unreadable ({error})", "a packed batch") from error
-        except IntegrityError as error:  # no retry would mend it
+        except IntegrityError as error:  # a retry would not repair it
             raise BadInputError(error.where, error.found, error.expected, error.remedy) from error
         self._columns = {name: torch.from_numpy(getattr(packed, name)) for name in tensors.PackedBatch.dtypes()}
         right = packed.right if packed.right is not None else np.zeros_like(packed.completion_mask)

@@ -1,12 +1,12 @@
 """What sampling ahead saves and costs: `python -m tests.benchmarks.ahead [--json]`, as root, on two cores.
 
-Time: two hosts in network namespaces with a core each and one store. One command on the first host runs `quickstart`
+Time: two hosts in network namespaces with a core each and one store. One command on the first host runs `answers_only`
 one stage after the other (`alone`); two commands, `--role sampler` on the first and `--role trainer` on the second, run
 it with `iterate_ahead = 1` (`ahead`). A third run has one host with both cores, one stage after the other (`both
 cores`), because a second machine would also help without overlap. The measured time is that of six iterations, from the
 first decision to the seventh, so that starts do not count. Each run begins with the same warm-started model.
 
-Learning: for each seed, `quickstart` with and without `iterate_ahead`, from one warm start, and the gain in sampled
+Learning: for each seed, `answers_only` with and without `iterate_ahead`, from one warm start, and the gain in sampled
 accuracy on the test split. The bar is twice the standard error of a difference of two means, from the spread of the
 five gains in the README (4.1 points).
 
@@ -168,7 +168,7 @@ def bars(document: dict[str, Any]) -> list[Bar]:
 def main() -> None:
     parser = seeded_parser(__doc__, SEEDS)
     parser.add_argument("--only", choices=["time", "learning"], help="one of the two measurements")
-    parser.add_argument("--recipe", default="quickstart", help="another one is a quick look that proves nothing")
+    parser.add_argument("--recipe", default="answers_only", help="another one is a quick look that proves nothing")
     parser.add_argument("--iterations", type=int, default=48, help="of a run that learns")
     options = parse(parser)
     document: dict[str, Any] = {}

@@ -1,13 +1,13 @@
-"""What a value model is worth at small scale, over fresh seeds: `python -m tests.benchmarks.critics --json`.
+"""What a critic is worth at small scale, over fresh seeds: `python -m tests.benchmarks.critics --json`.
 
-A seed is a warm start of its own (other puzzles, another model) of `quickstart`, from which several runs learn.
+A seed is a warm start of its own (other puzzles, another model) of `answers_only`, from which several runs learn.
 
-* V1, is it real? A run of GRPO stores 16 iterations of rollouts. Value models learn from the last four or twelve of
+* V1, is it real? A run of GRPO stores 16 iterations of rollouts. Critics learn from the last four or twelve of
   them, without further sampling, and judge the rollouts of another run with other puzzles. Claim: they explain some
   variance of the rewards before the first token, so they know something about the puzzle, and more before the last.
 * V2, does one rollout a prompt suffice? Four runs with equal samples, in updates of as many samples as the recipe's:
   `grpo` with groups; and with one rollout of as many prompts `batch_mean` (the mean reward as baseline), `critic` (the
-  pretrained value model) and `cold` (a value model that begins at 0). Claim: `critic` has at least 80% of GRPO's greedy
+  pretrained critic) and `cold` (a critic that begins at 0). Claim: `critic` has at least 80% of GRPO's greedy
   gain, and more than `batch_mean`. The stored rollouts are samples of another run, which only `critic` uses.
 * V3, must the lambdas differ? Derivations of the recipe `deduce`, rewarded by their answers alone, with lambda 0.95 of
   the advantages: `decoupled` has lambda 1 of the targets, `coupled` 0.95. Claim (VC-PPO, arXiv 2503.01491): coupled
@@ -36,9 +36,9 @@ from tests.support.whole_runs import deerstalker, from_warm_start, train
 SEEDS = (831, 832, 833, 834, 835)
 PARTS = ("v1", "v2", "v3")
 STORED, USED = 16, (4, 12)
-"""Iterations of the run that stores rollouts, and how many of the last of them value models learn on; V2 takes most."""
+"""Iterations of the run that stores rollouts, and how many of the last of them critics learn on; V2 takes most."""
 UNSEEN = 2
-"""Iterations whose puzzles a pretrained value model judges; at most STORED - USED, so that they are none of its own."""
+"""Iterations whose puzzles a pretrained critic judges; at most STORED - USED, so that they are none of its own."""
 VALUE = ["grade.advantage.baseline=none", "grade.advantage.scale=none", "pack.uniform_groups=kept"]
 RECOVERED_BAR = 0.8
 EARLY = 8
@@ -48,7 +48,7 @@ Rows = dict[str, dict[str, dict[str, float]]]
 
 
 def value_settings(rate: float, updates: int, **others: Any) -> list[str]:
-    """Returns the settings of a recipe with a value model."""
+    """Returns the settings of a recipe with a critic."""
     optimizer = {"betas": [0.9, 0.99]}
     table = {"learning_rate": rate, "updates": updates, "row_tokens": 512, "optimizer": optimizer, **others}
     return [*VALUE, f"value={as_toml(table)}"]
@@ -98,13 +98,13 @@ class Seed:
         return from_warm_start(f"stored-{self._number}", self._store)
 
     def _pretrained(self, used: int) -> list[str]:
-        """Returns the settings of a value model that learned from the last `used` iterations of the stored run."""
+        """Returns the settings of a critic that learned from the last `used` iterations of the stored run."""
         last = {"first": STORED - used + 1, "last": STORED, "epochs": 4, "updates": 8 * used}
         chosen = {"run": f"stored-{self._number}", **last}
         return value_settings(self._options.value_rate, self._updates, pretrain=chosen)
 
     def v1(self) -> dict[str, dict[str, float]]:
-        """Returns the explained variance of each pretrained value model on puzzles that it never saw."""
+        """Returns the explained variance of each pretrained critic on puzzles that it never saw."""
         start, rows = self._stored(), dict[str, dict[str, float]]()
         for used in USED:
             settings = [*self._length(UNSEEN), *start, *self._pretrained(used)]
@@ -170,7 +170,7 @@ class Seed:
         return rows
 
     def _facts(self, arm: str) -> list[dict[str, float]]:
-        """Returns the facts of the value model in each iteration, with mean reward and length of the rollouts."""
+        """Returns the facts of the critic in each iteration, with mean reward and length of the rollouts."""
         record = read_run(Store.open(self._store, writable=False), f"{arm}-{self._number}")
         return [
             item.facts("value")
@@ -243,13 +243,13 @@ def bars(rows: dict[str, Rows]) -> list[Bar]:
 def main() -> None:
     parser = seeded_parser(__doc__, SEEDS)
     parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help="v1,v2,v3")
-    parser.add_argument("--base", default="quickstart", help="recipe of V1 and V2")
+    parser.add_argument("--base", default="answers_only", help="recipe of V1 and V2")
     parser.add_argument("--derivations", default="deduce", help="recipe of V3")
     parser.add_argument("--samples", type=int, default=1024, help="completions of an iteration in V2")
     parser.add_argument("--iterations", type=int, default=24, help="iterations of the arms of V2")
     parser.add_argument("--derivation-puzzles", type=int, default=256, help="puzzles of an iteration in V3")
     parser.add_argument("--derivation-iterations", type=int, default=12, help="iterations of the arms of V3")
-    parser.add_argument("--value-rate", type=float, default=2e-4, help="learning rate of the value models")
+    parser.add_argument("--value-rate", type=float, default=2e-4, help="learning rate of the critics")
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE", help="of the base")
     parser.add_argument(
         "--set-derivations", action="append", default=[], dest="derivation_settings", metavar="KEY=VALUE"

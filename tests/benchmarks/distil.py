@@ -1,6 +1,6 @@
 """What texts and tokens of a teacher add: `python -m tests.benchmarks.distil --json`. Three questions, each by itself.
 
-`rejection` (D1): from one warm start on `quickstart`'s board, fine-tuning on the model's own right answers (96,000
+`rejection` (D1): from one warm start on `answers_only`'s board, fine-tuning on the model's own right answers (96,000
 samples, one pass), against GRPO with as many samples. Written down before: the gain of greedy accuracy is above 0 in
 each of five seeds, and below GRPO's on average.
 
@@ -9,7 +9,7 @@ shuffled, with a third of them deleted, with wrong answers, or with names swappe
 that shuffled and deleted steps cost much and wrong answers little. Our model knows nothing before, so wrong answers may
 cost more. Bar: clean texts teach more than each corruption; the order is reported.
 
-`teacher`: a student of 0.16 million parameters learns from `quickstart` after its GRPO, token by token (`tokens`), or
+`teacher`: a student of 0.16 million parameters learns from `answers_only` after its GRPO, token by token (`tokens`), or
 from its rewards (`grpo`), with equal samples from one warm start. Written down before: `tokens` gains greedy accuracy
 in each seed, and at least as much as `grpo` on average; the divergence from the teacher falls by half. A model that
 judges itself with a derivation in the prompt (`teach.hint`) is not measured: no model from scratch has learned to read
@@ -63,7 +63,7 @@ class Scale:
 
     @property
     def board(self) -> list[str]:
-        """The settings of a run on the board of `quickstart`."""
+        """The settings of a run on the board of `answers_only`."""
         steps, test = self.of(125), max(32, self.of(512))
         return [
             f"puzzles.train={self.of(6000)}", f"puzzles.test={test}", f"final.puzzles={test}",
@@ -81,7 +81,7 @@ def rejection(seed: int, scale: Scale, store: str, profile: str) -> dict[str, Ro
     )  # fmt: skip
     iterations = max(1, round(47 * scale.factor))
     grpo = train(
-        "quickstart", f"grpo-{seed}", store,
+        "answers_only", f"grpo-{seed}", store,
         [f"seed={seed}", *board, f"iterations={iterations}", *from_warm_start(first, store)], profile,
     )  # fmt: skip
     before = figures_of(grpo)
@@ -113,7 +113,7 @@ def teacher(seed: int, scale: Scale, store: str, profile: str) -> dict[str, Row]
     """A small student: judged by a teacher, and by rewards."""
     board, big = [f"seed={seed}", *scale.board], f"teacher-{seed}"
     iterations = scale.of(STUDENT_ITERATIONS)
-    taught = train("quickstart", big, store, [*board, f"iterations={scale.of(48)}"], profile)
+    taught = train("answers_only", big, store, [*board, f"iterations={scale.of(48)}"], profile)
     name = f"runs/{big}/iterations/{taught['promoted']['iteration']:04d}/checkpoint"
     if taught["promoted"]["iteration"] == 0:
         name = RunLayout(big).sft(WARM_START, "checkpoint")

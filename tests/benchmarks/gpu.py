@@ -7,8 +7,10 @@ others their time, and the document says how it ended. The parts, in this order:
   (`trainer_gpu`);
 * `run`, `run-turns`: tokens a second and the card's busy share in `sample`, the parts of `finetune`, memory beside
   `plan`, with a static split of the memory and with `engine.takes_turns` (`gpu_run`);
-* `trl`, `trl-generate`: an iteration of SmolLM2 beside TRL's, with vLLM in TRL's process and without (`versus_trl`);
-  `--trl-python` names a Python that has TRL, where there is no network.
+* `start`: the engine's cold start in parts, and its start with a warm compile cache (`gpu_start`);
+* `trl`, `trl-generate`, `trl-server`: an iteration of SmolLM2 beside TRL's, with vLLM in TRL's process, without it, and
+  in a process of its own, which refuses where there is no second card (`versus_trl`); `--trl-python` names a Python
+  that has TRL, where there is no network.
 
 `--device cpu` runs the parts in their smallest form, to see that they run; it has no bars.
 """
@@ -58,8 +60,10 @@ PARTS = {
     "trainer-7b": trainer("qwen2.5-7b", 2),
     "run": Part("gpu_run", 300, (), ("--device", "cpu")),
     "run-turns": Part("gpu_run", 300, ("--turns",)),
+    "start": Part("gpu_start", 240, (), ("--device", "cpu")),
     "trl": Part("versus_trl", 200, ("--device", "cuda")),
     "trl-generate": Part("versus_trl", 200, ("--device", "cuda", "--trl-generate")),
+    "trl-server": Part("versus_trl", 260, ("--device", "cuda", "--trl-server")),
 }
 
 

@@ -4,7 +4,7 @@ Three parts, each of which `--parts` selects:
 
 * `puzzles`: 500 concept-directed puzzles, proved from their text: each unique, minimal, and with a derivation that uses
   every concept that was drawn. The entropy of their sets of concepts is compared with that of 500 random puzzles.
-* `harder`: the model of the recipe `quickstart` on directed puzzles with at least three case splits, and on random
+* `harder`: the model of the recipe `answers_only` on directed puzzles with at least three case splits, and on random
   puzzles of the same board with the same numbers of clues. The board has so few puzzles that most of those drawn with
   another seed are in the run's train split; they are left out.
 * `merged`: the recipes `tinyr1_*`: a base, two specialists, their merges by each method and in both orders, and a run
@@ -113,21 +113,21 @@ def digests(store: Path, run: str, *splits: str) -> set[str]:
 
 
 def harder(seed: int, store: Path, options: argparse.Namespace) -> dict[str, float]:
-    """Measures the model of `quickstart` on hard and on random puzzles; returns percentages."""
-    settings = [*scaled("quickstart", options.scale), *options.settings]
-    recipe = load_recipe("quickstart", settings)
+    """Measures the model of `answers_only` on hard and on random puzzles; returns percentages."""
+    settings = [*scaled("answers_only", options.scale), *options.settings]
+    recipe = load_recipe("answers_only", settings)
     board = recipe.puzzles.puzzle
     assert isinstance(board, PuzzleConfig)
-    train("quickstart", "quickstart", str(store), [f"seed={seed}", *settings], options.profile)
+    train("answers_only", "answers_only", str(store), [f"seed={seed}", *settings], options.profile)
     row: dict[str, float] = {}
-    pairs = matched(board, seed + 1_000_000, options.hard, digests(store, "quickstart", "train", "val"))
+    pairs = matched(board, seed + 1_000_000, options.hard, digests(store, "answers_only", "train", "val"))
     for name, puzzles in zip(("hard", "random"), pairs, strict=True):
         file = store / f"{name}.json"
         fields = [{"num_clues": one.num_clues, "prompt": one.prompt, "solution": one.solution} for one in puzzles]
         file.write_text(json.dumps(fields))
         sampling = ["--count", str(len(puzzles)), "--max-tokens", str(recipe.final.sampled.max_tokens)]
         where = ["--puzzles", str(file), "--store", str(store), "--profile", options.profile]
-        strict = deerstalker("evaluate", "--checkpoint", "quickstart", *where, *sampling)["gradings"]["strict"]
+        strict = deerstalker("evaluate", "--checkpoint", "answers_only", *where, *sampling)["gradings"]["strict"]
         row |= {f"{name}_{mode}_exact": 100 * strict[mode]["exact"]["mean"] for mode in ("sampled", "greedy")}
         row[f"{name}_puzzles"] = len(puzzles)
     return row

@@ -157,7 +157,7 @@ def bars(figures: dict[str, Any]) -> list[Bar]:
 
 def main() -> None:
     parser = parser_of(__doc__)
-    parser.add_argument("--recipe", default="quickstart", help="quickstart, tiny (that of the tests), or a TOML file")
+    parser.add_argument("--recipe", default="answers_only", help="quickstart, tiny (that of the tests), or a TOML file")
     parser.add_argument("--iterations", type=int, default=8)
     options = parser.parse_args()
     recipe = str(TINY) if options.recipe == "tiny" else options.recipe

@@ -211,7 +211,16 @@ def time_iteration(sizes: dict[str, int], gpu: Gpu, token_seconds: float) -> dic
     cache = profile.engine.kv_cache_gib * GIB
     one, trainer, engine = Cluster(gpu, 1), profile.trainer, profile.engine
     times = iteration_times(
-        recipe, shape, work, one, trainer, engine, cache, state, replace(ON_GPUS, token=token_seconds)
+        recipe,
+        shape,
+        work,
+        one,
+        trainer,
+        engine,
+        cache,
+        2 * shape.parameters,
+        state,
+        efficiency=replace(ON_GPUS, token=token_seconds),
     )
     measured = seconds["sample"] + seconds["evaluate"] + seconds["finetune"]
     return {

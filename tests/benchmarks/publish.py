@@ -3,8 +3,8 @@
 Three sides copy the same files out of memory, in turns, in one run. Ours copies them into an attempt's folder and
 publishes them: each file is hashed and flushed, and the manifest is written. `cp` copies and flushes them, at the speed
 of the disk. `rclone copy` runs without options, and its files are flushed as well. There are `--files` of one size, as
-several processes write a training state. Then ours reads the artifact as the next stage does and checks every checksum;
-the other side is `cat`. Both read from the page cache the files that are still in it.
+several processes write an optimizer state. Then ours reads the artifact as the next stage does and checks every
+checksum; the other side is `cat`. Both read from the page cache the files that are still in it.
 """
 
 import os
@@ -23,7 +23,7 @@ from pydantic import BaseModel
 from artifacts.address import ArtifactAddress
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
-from artifacts.refs import Ref, TrainingState
+from artifacts.refs import OptimizerState, Ref
 from artifacts.store.store import Store
 from tests.support.bars import Bar, parser_of, progress, tell
 
@@ -58,7 +58,7 @@ class Bench:
                 for start in range(0, size_bytes, _BLOCK_BYTES):
                     stream.write(os.urandom(min(_BLOCK_BYTES, size_bytes - start)))
         self._rounds = 0
-        self._ref: Ref[TrainingState] | None = None
+        self._ref: Ref[OptimizerState] | None = None
 
     def round(self) -> Round:
         """Runs each side once; who goes first changes with every round."""
@@ -77,7 +77,7 @@ class Bench:
         return Round(*(seconds[name] for name in ("ours", "cp", "rclone", "check", "cat")))
 
     def _ours(self) -> None:
-        address = ArtifactAddress(self.store, f"runs/r/iterations/{self._rounds:04d}/training_state", TrainingState)
+        address = ArtifactAddress(self.store, f"runs/r/iterations/{self._rounds:04d}/optimizer_state", OptimizerState)
         attempt = address.attempt(Identity.of("finetune", 1, Nothing()))
         with attempt.folder(self.disk) as folder:
             for path in sorted(self.source.iterdir()):

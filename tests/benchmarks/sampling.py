@@ -33,21 +33,21 @@ from tests.support.bars import Bar, parser_of, progress, tell
 
 RAW_BAR = 1.0
 AUTO_BAR = 1.5
-CASES = ("quickstart", "long prompts", "long answers")
+CASES = ("answers_only", "long prompts", "long answers")
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
     """The cases that were asked for, in their full or their quick size."""
-    own = load_recipe("quickstart").sample
+    own = load_recipe("answers_only").sample
     group, limit = own.sampling.samples_per_prompt, own.sampling.max_tokens
     every = [
-        Case("quickstart", "quickstart", own.puzzles_per_iteration, group, limit, None, 7, ("raw", "auto")),
+        Case("answers_only", "answers_only", own.puzzles_per_iteration, group, limit, None, 7, ("raw", "auto")),
         Case("long prompts", "smollm2", 4, 16, 64, 1300, 5),
         Case("long answers", "smollm2", 32, 16, 200, 300, 3),
     ]
     if options.quick:
         every = [
-            Case("quickstart", "quickstart", 32, group, limit, None, 2, ("raw", "auto")),
+            Case("answers_only", "answers_only", 32, group, limit, None, 2, ("raw", "auto")),
             Case("long prompts", "smollm2", 2, 4, 8, 1300, 1),
             Case("long answers", "smollm2", 4, 4, 16, 300, 1),
         ]

@@ -115,7 +115,7 @@ class Bench:
     def prompts(self, call: int) -> list[list[int]]:
         """Token ids of a turn's prompts, which the stage takes in this order too."""
         chosen = stride(self.train, self.case.prompts, call, seed=0)
-        return [self.tokenizer.prompt_ids(prompt) for prompt in chosen["prompt"]]
+        return [self.tokenizer.prompt_token_ids(prompt) for prompt in chosen["prompt"]]
 
     def _drawn(self, recipe: Recipe, ctx: StageContext) -> Ref[Puzzles]:
         count = max(TOKENIZER_PUZZLES, self.case.prompts * (WARM_UP + self.case.repeats))
@@ -136,12 +136,12 @@ class Bench:
         joined = ""
         for text in texts:
             joined += text + "\n\n"
-            if len(self.tokenizer.prompt_ids(joined)) >= tokens:
+            if len(self.tokenizer.prompt_token_ids(joined)) >= tokens:
                 break
         low, high = 0, len(joined)
         while high - low > 1:
             middle = (low + high) // 2
-            fits = len(self.tokenizer.prompt_ids(joined[:middle])) <= tokens
+            fits = len(self.tokenizer.prompt_token_ids(joined[:middle])) <= tokens
             low, high = (middle, high) if fits else (low, middle)
         return joined[:low]
 

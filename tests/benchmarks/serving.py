@@ -4,7 +4,7 @@ CPU time of each process, in microseconds a token, with 1,024 completions in fli
 samples) of 8, 64 and 256 tokens. `core` is vLLM's engine core with the model, `server` the process before it, `flow`
 the process that runs the stage `sample` and stores its shards. Beside it, on the same engine arguments,
 `vllm.LLM.generate` (`llm`) and `vllm.AsyncLLM.generate` (`async`), where `server` is the process that calls it. Two
-models: that of `quickstart`, of 0.68 million weights, and none: an executor that makes tokens up
+models: that of `answers_only`, of 0.68 million weights, and none: an executor that makes tokens up
 (`tests/support/made_up_tokens.py`), so that `core` is the scheduler alone. Times are those of the processes, so that
 other work on the machine changes them little.
 """
@@ -53,7 +53,7 @@ def processes_of(side: Side) -> dict[str, int]:
 
 def tokens_part(options: argparse.Namespace) -> dict[str, Any]:
     """The costs, by model, length and side."""
-    case = Case("serving", "quickstart", PROMPTS, SAMPLES, max(CALLS), None, 2 * sum(CALLS.values()))
+    case = Case("serving", "answers_only", PROMPTS, SAMPLES, max(CALLS), None, 2 * sum(CALLS.values()))
     figures: dict[str, Any] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="serving-")))

@@ -26,7 +26,7 @@ from typing import Any
 from tests.support.bars import Bar, parser_of, progress, tell
 
 HERE = Path(__file__).parents[2]
-RECIPES = ("quickstart", "smollm2")
+RECIPES = ("answers_only", "smollm2")
 FIRST_BAR, SECOND_BAR = 0.7, 0.5
 _STAGE = re.compile(r"^(\S+) +(?:[0-9.]+ s|cached)$")
 _LIMIT_S = 1200.0

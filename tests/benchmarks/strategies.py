@@ -1,6 +1,6 @@
 """Accuracy and tokens of strategies at test time: `python -m tests.benchmarks.strategies --json`.
 
-The control of the recipe `quickstart`: how much of GRPO's gain does voting over 16 samples of the warm-started model
+The control of the recipe `answers_only`: how much of GRPO's gain does voting over 16 samples of the warm-started model
 give, without training? Each seed has other puzzles and another model, which learns by the warm start only.
 
 `--strategy` adds strategies that ask again, such as `think_twice` or `budget_forcing:waits=1`.
@@ -20,7 +20,7 @@ from tests.support.whole_runs import deerstalker, train
 
 SEEDS = (601, 602, 603, 604, 605)
 GRPO_GAIN = 14.1
-"""Mean gain in sampled accuracy of `quickstart` over these seeds, points (README)."""
+"""Mean gain in sampled accuracy of `answers_only` over these seeds, points (README)."""
 LEAST_GAIN_BAR = 5.0
 HALF_WIDTH = 1.96
 """Half width of a 95% interval in standard errors."""
@@ -116,7 +116,7 @@ def bars_of(rows: list[dict[str, Any]]) -> list[Bar]:
 
 def main() -> None:
     parser = seeded_parser(__doc__, SEEDS)
-    parser.add_argument("--recipe", default="quickstart")
+    parser.add_argument("--recipe", default="answers_only")
     parser.add_argument("--samples", type=int, default=16)
     parser.add_argument("--strategy", action="append", default=[], help="a strategy that asks again; may be repeated")
     parser.add_argument("--grpo-gain", type=float, default=GRPO_GAIN, help="gain of training to compare with, points")

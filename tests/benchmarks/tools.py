@@ -1,4 +1,4 @@
-"""What a solver as a tool adds to a model of the size of `quickstart`: `python -m tests.benchmarks.tools --json`.
+"""What a solver as a tool adds to a model of the size of `answers_only`: `python -m tests.benchmarks.tools --json`.
 
 Each seed has other puzzles and another model, which three arms teach by a warm start with equal tokens:
 
@@ -99,7 +99,7 @@ def bars(rows: dict[str, dict[str, dict[str, Any]]], taught_tokens: dict[str, fl
 
 def main() -> None:
     parser = seeded_parser(__doc__, SEEDS)
-    parser.add_argument("--recipe", default="quickstart")
+    parser.add_argument("--recipe", default="answers_only")
     parser.add_argument("--arms", type=lambda text: text.split(","), default=list(ARMS), help="`tool` and others")
     parser.add_argument("--tokens", type=int, default=400_000, help="tokens that each arm learns to write")
     parser.add_argument("--epochs", type=int, default=3)

@@ -83,7 +83,7 @@ def start(folder: Path, repeats: int) -> dict[str, Any]:
     from stages.training.worker_group.group import WorkerGroup
     from tests.support.trainer_work import Bench, draw_groups, save_batch, save_random_model
 
-    model = save_random_model(folder / "quickstart", **QUICKSTART)
+    model = save_random_model(folder / "answers_only", **QUICKSTART)
     groups = draw_groups(4, 80, 16, 8, QUICKSTART["vocab_size"])
     bench, batch = Bench(model), save_batch(groups, folder / "small.safetensors")
     ready, stepped = list[float](), list[float]()

@@ -112,7 +112,7 @@ class WeightsAlone(RandomWeights):
         self.optimizer_s = self.norm_s
 
 
-def _dense_tree(segment_ids: Tensor, parent_ids: Tensor, device: torch.device) -> Tensor:
+def _dense_tree(segment_ids: Tensor, parent_ids: Tensor, device: torch.device, window: None = None) -> Tensor:
     """[N, N] bool: the pairs that attend."""
     segments, parents = segment_ids.to(device), parent_ids.to(device)
     index = torch.arange(segments.numel(), device=device)
@@ -120,11 +120,11 @@ def _dense_tree(segment_ids: Tensor, parent_ids: Tensor, device: torch.device) -
     return related & (index[:, None] >= index)
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, *, block_mask: Tensor, enable_gqa: bool) -> Tensor:
+def _attend(q: Tensor, k: Tensor, v: Tensor, *, block_mask: Tensor, scale: float, enable_gqa: bool) -> Tensor:
     """[1, H, N, D]; keys are repeated because torch's fused kernel with a mask knows no groups of heads."""
     if enable_gqa:
         k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
-    return functional.scaled_dot_product_attention(q, k, v, attn_mask=block_mask)
+    return functional.scaled_dot_product_attention(q, k, v, attn_mask=block_mask, scale=scale)
 
 
 @contextmanager

@@ -78,8 +78,9 @@ def main(plan: dict[str, Any], scratch: Path) -> dict[str, Any]:
         output_dir=str(scratch / "trl-output"),
         model_init_kwargs={"dtype": plan["weights"]},
         use_cpu=plan["device"] == "cpu",
-        use_vllm=plan["vllm"],
-        vllm_mode="colocate",
+        use_vllm=plan["vllm"] is not None,
+        vllm_mode=plan["vllm"] or "colocate",
+        vllm_server_base_url=plan["server"],
         vllm_gpu_memory_utilization=0.45,  # as our profile `cuda`
         bf16=plan["bf16"],
         seed=plan["seed"],

@@ -8,7 +8,8 @@ Ours is the real pipeline on a directory store: iteration 1 starts the engine an
 measured, with the weights of iteration 1 loaded in place. The time of publishing counts; TRL saves nothing. TRL runs
 after ours, by itself, in an environment that uv makes for it (`tests/benchmarks/trl_step.py` states its settings), or
 with a Python that has TRL (`--trl-python`), where there is no network. On a GPU, TRL samples with vLLM in its own
-process (`vllm_mode="colocate"`); its other mode, a server, needs a second GPU. `--trl-generate` leaves vLLM out.
+process (`vllm_mode="colocate"`). `--trl-server` gives vLLM a process of its own (`trl vllm-serve`) on a second GPU,
+which TRL requires; `--trl-generate` leaves vLLM out.
 """
 
 import argparse
@@ -16,11 +17,13 @@ import json
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -28,7 +31,7 @@ from typing import Any
 from artifacts.address import ArtifactAddress
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
-from artifacts.refs import Batch, Checkpoint, Grades, Puzzles, Ref, Rollouts, TrainingState
+from artifacts.refs import Batch, Checkpoint, Grades, OptimizerState, Puzzles, Ref, Rollouts
 from artifacts.schemas import PUZZLES, ROLLOUTS
 from artifacts.store.store import Store
 from flows.config.recipes import load_profile
@@ -49,7 +52,8 @@ from stages.training.launch import Weights
 from tests.benchmarks.machine_speed import measured_machine
 from tests.support.bars import Bar, parser_of, tell
 from tests.support.engine_work import Sampled, decode_work, prefill_work
-from tests.support.gpu import lacks_gpu
+from tests.support.gpu import gpu_count, lacks_gpu
+from tests.support.servers import free_port
 
 PUZZLE = PuzzleConfig(suspects=(3, 3), weapons=(3, 3), rooms=(3, 3))
 """Prompts of about 420 tokens."""
@@ -107,7 +111,7 @@ class Ours:
             config = PrepareConfig(puzzle=PUZZLE, train=2 * self.options.prompts, val=0, test=0, seed=seed)
             puzzles = prepare(self.ctx, config, out=self._slot(f"puzzles-{seed}", Puzzles))
             prompts = Artifact.open(self.ctx.store, puzzles).read_table("train.parquet", PUZZLES)["prompt"]
-            lengths = [len(tokenizer.prompt_ids(prompt)) for prompt in prompts]
+            lengths = [len(tokenizer.prompt_token_ids(prompt)) for prompt in prompts]
             if PROMPT_TOKENS[0] <= min(lengths) and max(lengths) <= PROMPT_TOKENS[1]:
                 return puzzles
         raise AssertionError
@@ -148,7 +152,7 @@ class Ours:
                 batch,
                 iteration=n,
                 out=at("checkpoint", Checkpoint),
-                state_out=at("training_state", TrainingState),
+                state_out=at("optimizer_state", OptimizerState),
                 reference_out=at("reference", Checkpoint),
             ),
         )
@@ -167,9 +171,9 @@ class Ours:
     def _prompts(self, rollouts: Ref[Rollouts]) -> list[str]:
         """The texts of an iteration's puzzles, by group."""
         store = self.ctx.store
-        known = Artifact.open(store, self.puzzles).read_table("train.parquet", PUZZLES).select("puzzle_id", "prompt")
-        groups = Artifact.open(store, rollouts).read_tables(ROLLOUTS).select("group", "puzzle_id").unique()
-        return groups.join(known, on="puzzle_id").sort("group")["prompt"].to_list()
+        known = Artifact.open(store, self.puzzles).read_table("train.parquet", PUZZLES).select("prompt_id", "prompt")
+        groups = Artifact.open(store, rollouts).read_tables(ROLLOUTS).select("group", "prompt_id").unique()
+        return groups.join(known, on="prompt_id").sort("group")["prompt"].to_list()
 
 
 def timed(call: Callable[[], Any]) -> tuple[Any, float]:
@@ -179,6 +183,22 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float]:
     return result, time.perf_counter() - started
 
 
+@contextmanager
+def trl_server(python: Sequence[str], model: Path, environment: dict[str, str]) -> Generator[str]:
+    """Runs `trl vllm-serve` on the second GPU, and yields its address. TRL's client waits until it answers."""
+    port = free_port()
+    command = [*python, "-c", "from trl.cli import main; main()", "vllm-serve", "--model", str(model), "--host", HOST]
+    command += ["--port", str(port), "--gpu_memory_utilization", "0.45"]  # as our profile `cuda`
+    process = subprocess.Popen(
+        command, env={**environment, "CUDA_VISIBLE_DEVICES": "1"}, stdout=sys.stderr, start_new_session=True
+    )
+    try:
+        yield f"http://{HOST}:{port}"
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
+
+
 def run_trl(options: argparse.Namespace, model: Path, prompts: list[str], folder: Path) -> dict[str, Any]:
     """One step of TRL's trainer in an environment of its own; its words go to our standard error."""
     cores = len(os.sched_getaffinity(0))
@@ -186,15 +206,13 @@ def run_trl(options: argparse.Namespace, model: Path, prompts: list[str], folder
         "model": str(model), "prompts": prompts, "samples": options.samples, "tokens": options.tokens,
         "batch": options.trl_batch, "gradient_checkpointing": options.trl_checkpointing, "seed": 0,
         "weights": options.trl_weights, "learning_rate": LEARNING_RATE, "threads": cores,
-        "bf16": options.trl_dtype == "bf16", "device": options.device, "vllm": options.trl_vllm,
+        "bf16": options.trl_dtype == "bf16", "device": options.device, "vllm": options.trl_vllm, "server": None,
     }  # fmt: skip
     plan_file, result_file = folder / "trl-plan.json", folder / "trl-result.json"
-    plan_file.write_text(json.dumps(plan))
     command = ["uv", "run", "--isolated", "--no-project", "--python", f"{sys.version_info[0]}.{sys.version_info[1]}"]
     command += ["--with", f"trl=={options.trl}", "--with", "torch==2.13.0", "python"]
     if options.trl_python:
         command = [options.trl_python]
-    command.append(str(CHILD))
     environment = {
         **{name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")},
         "OMP_NUM_THREADS": str(cores),
@@ -204,10 +222,16 @@ def run_trl(options: argparse.Namespace, model: Path, prompts: list[str], folder
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }
-    if options.trl_vllm:  # colocated, vLLM expects torchrun's variables
+    if options.trl_vllm == "colocate":  # vLLM expects torchrun's variables
         environment |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": HOST, "MASTER_PORT": "29531"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without bytecode, imports alone take minutes
-    subprocess.run([*command, str(plan_file), str(result_file)], env=environment, stdout=sys.stderr, check=True)
+    served = options.trl_vllm == "server"
+    with trl_server(command, model, environment) if served else nullcontext() as plan["server"]:
+        plan_file.write_text(json.dumps(plan))
+        if served:
+            environment["CUDA_VISIBLE_DEVICES"] = "0"
+        step = [*command, str(CHILD), str(plan_file), str(result_file)]
+        subprocess.run(step, env=environment, stdout=sys.stderr, check=True)
     return json.loads(result_file.read_text())
 
 
@@ -289,7 +313,9 @@ def main() -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="its profile is ours")
     parser.add_argument("--set-profile", action="append", default=[], metavar="KEY=VALUE", help="of our profile")
     parser.add_argument("--trl-python", metavar="PATH", help="a Python that has TRL; by default uv makes one")
-    parser.add_argument("--trl-generate", action="store_true", help="on a GPU, too, TRL samples without vLLM")
+    sampler = parser.add_mutually_exclusive_group()
+    sampler.add_argument("--trl-generate", action="store_true", help="on a GPU, too, TRL samples without vLLM")
+    sampler.add_argument("--trl-server", action="store_true", help="vLLM in its own process, on a second GPU")
     parser.add_argument("--trl", default="1.16.0", help="version of TRL")
     parser.add_argument("--trl-batch", type=int, default=8, help="completions of one training pass (TRL's default: 8)")
     parser.add_argument(
@@ -301,7 +327,11 @@ def main() -> int:
         options.prompts, options.samples, options.tokens = 1, 2, 8
     if lacks_gpu(options.device, "compares on the CPU"):
         return 2
-    options.trl_vllm = options.device == "cuda" and not options.trl_generate
+    if options.trl_server and (options.device == "cpu" or gpu_count() < 2):
+        print(f"--trl-server needs two GPUs and --device cuda; there are {gpu_count()}", file=sys.stderr)
+        return 2
+    in_vllm = options.device == "cuda" and not options.trl_generate
+    options.trl_vllm = ("server" if options.trl_server else "colocate") if in_vllm else None
     options.trl_dtype = native_type(options.device).type
     machine = measured_machine() if options.device == "cpu" else None
     with tempfile.TemporaryDirectory(prefix="versus-trl-") as name:

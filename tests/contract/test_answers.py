@@ -173,9 +173,9 @@ def test_faults_of_a_provider_are_tried_again_and_answers_broken_off_count(place
     assert table["attempts"].sum() - 24 >= sum(place.proxy.injected.values()) - broken
     assert set(table.filter(pl.col("outcome") == "error")["finish_reason"]) == {"error"}
     # The other answers are those of the run without faults: greedy, whatever was asked beside them.
-    undisturbed = dict(place.answers(quiet.answers).select("puzzle_id", "text").iter_rows())
+    undisturbed = dict(place.answers(quiet.answers).select("prompt_id", "text").iter_rows())
     whole = table.filter(pl.col("outcome") != "error")
-    assert {row[0]: row[1] for row in whole.select("puzzle_id", "text").iter_rows()}.items() <= undisturbed.items()
+    assert {row[0]: row[1] for row in whole.select("prompt_id", "text").iter_rows()}.items() <= undisturbed.items()
 
 
 def test_a_question_without_a_reply_ends_the_work_or_counts(place: Place) -> None:
@@ -214,7 +214,7 @@ def test_an_address_is_checked_before_anything_is_bought(place: Place, monkeypat
             asyncio.run(checked(**changes))
     with (
         serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)) as pages,
-        pytest.raises(BadInputError, match=r"is no API: GET /models answers HTTP 404, not in JSON"),
+        pytest.raises(BadInputError, match=r"is not an API: GET /models answers HTTP 404, not in JSON"),
     ):
         asyncio.run(checked(base_url=f"http://127.0.0.1:{pages.server_address[1]}"))
     with pytest.raises(BadInputError, match="HTTP 404"):

@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from artifacts.errors import BadInputError, TransientError
+from stages.models.exporting.folder import export_folder
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.sampling.client import GroupSamples, Prompt
@@ -29,7 +30,7 @@ from stages.sampling.replicas.weight_exchange import ReloadRefusedError, WeightC
 from tests.support.engine_facts import facts
 from tests.support.engines import TEXTS, core_of, mean_gap, prompts
 from tests.support.processes import in_session
-from tests.support.trainer_side import EVERYTHING, LORA, Trained, write_source
+from tests.support.trainer_side import EVERYTHING, FAMILIES, LORA, Trained, lora_of, write_source
 
 DTYPE = "bfloat16"
 HARDWARE = EngineHardware(max_num_seqs=64, kv_cache_gib=0.1, max_model_len=512, threads=1, replicas=1, dtype=DTYPE)
@@ -95,9 +96,10 @@ def assert_samples_are_of(folder: Path, engine: Engine, digest: str) -> None:
 def assert_samples_are_trained(engine: Engine, digest: str, trained: Trained, scratch: Path) -> None:
     """The engine's log-probabilities are those of the trained model, and not those of the one before."""
     gap, gap_before = trained.gaps(drawn(engine, digest), 0.7, scratch)
-    # bfloat16 against float32; unscaled rotations, norms behind them or lost adapters are off by 0.7 and more.
-    assert gap < 0.15
-    assert gap_before > 1.0
+    # bfloat16 against float32, of which 0.19 was drawn; unscaled rotations, norms after them or lost adapters are
+    # off by 0.7 and more.
+    assert gap < 0.35
+    assert gap_before > 0.45  # OLMo 2, which norms the projections, moves least: 0.84 was drawn
 
 
 def test_an_engine_that_started_before_its_weights_existed_serves_them(models: dict[str, Path], tmp_path: Path) -> None:
@@ -244,7 +246,7 @@ def test_hopeless_completions_end_inside_the_engine(engine: Engine, models: dict
     groups = list[GroupSamples]()
     endpoint = facts(engine).sources[0].endpoint
     before = endpoint.call("GET", COUNTS_PATH, timeout_s=5.0)["tokens"]
-    engine.sample_groups([Prompt("p", ChatTokenizer(models["a"]).prompt_ids(TEXTS[0]))], config, groups.append)
+    engine.sample_groups([Prompt("p", ChatTokenizer(models["a"]).prompt_token_ids(TEXTS[0]))], config, groups.append)
     computed = endpoint.call("GET", COUNTS_PATH, timeout_s=5.0)["tokens"] - before
     completions = groups[0].completions
     assert {completion.finish_reason for completion in completions} == {"early_stop"}
@@ -308,22 +310,64 @@ def test_a_core_does_not_outlive_guard_and_server_killed_together(engine: Engine
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("architecture", ["Llama", "Qwen3"])
+@pytest.mark.parametrize("architecture", FAMILIES)
 def test_a_model_of_another_shape_takes_a_new_start_and_its_trained_weights_a_reload(
     engine: Engine, tmp_path: Path, architecture: str
 ) -> None:
-    """What the trainer wrote, adapters merged or not, has in the engine the probabilities that the trainer gives it."""
+    """What the trainer wrote, with adapters merged, has in the engine the probabilities that the trainer gives it."""
     (tmp_path / "source").mkdir()
     source, starts, reloads = (
         write_source(tmp_path / "source", architecture, TEXTS),
         facts(engine).starts,
         facts(engine).reloads,
     )
-    for name, trainable in {"all": EVERYTHING, "lora": LORA}.items():
+    for name, trainable in {"all": EVERYTHING, "lora": lora_of(source).merging()}.items():
         trained = Trained(source, tmp_path / name, trainable)
         engine.ensure(trained.folder, f"{architecture}-{name}")
         assert_samples_are_trained(engine, f"{architecture}-{name}", trained, tmp_path)
-    assert (facts(engine).starts, facts(engine).reloads) == (starts + 1, reloads + 1)
+    # A CPU packs the weights of experts, so vLLM refuses to reload them, and the engine starts again.
+    restarts = int(architecture == "qwen3-moe")
+    assert (facts(engine).starts, facts(engine).reloads) == (starts + 1 + restarts, reloads + 1 - restarts)
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("model", ["mistral-sliding", "smollm3", "olmo2", "gemma3", "granite"])
+def test_an_engine_gets_adapters_of_each_family(tmp_path: Path, model: str) -> None:
+    (tmp_path / "source").mkdir()
+    source = write_source(tmp_path / "source", model, TEXTS)
+    adapted = lora_of(source)
+    with Engine(HARDWARE.with_adapter(adapted.adapter), tmp_path / "engine") as engine:
+        trained = Trained(source, tmp_path / "trained", adapted)
+        engine.ensure(trained.folder, "a")
+        assert_samples_are_trained(engine, "a", trained, tmp_path)
+
+
+def test_an_engine_gets_adapters_and_loads_their_base_once(tmp_path: Path) -> None:
+    """Adapters of one rank are loaded in place beside a base that came after the start; a larger one restarts it."""
+    (tmp_path / "source").mkdir()
+    source = write_source(tmp_path / "source", "qwen3", TEXTS)
+    small, again, large = (
+        Trained(source, tmp_path / name, LORA.model_copy(update=changes))
+        for name, changes in {"a": {}, "b": {"rslora": True}, "c": {"rank": 12, "alpha": 24.0}}.items()
+    )
+    (tmp_path / "shape").mkdir()
+    for file in source.glob("*.json"):
+        shutil.copy(file, tmp_path / "shape")
+    with Engine(HARDWARE.with_adapter(LORA.adapter), tmp_path / "engine") as engine:
+        engine.prestart(tmp_path / "shape", "")
+        engine.ensure(small.folder, "a")
+        assert_samples_are_trained(engine, "a", small, tmp_path)
+        engine.ensure(again.folder, "b")
+        assert_samples_are_trained(engine, "b", again, tmp_path)
+        engine.ensure(source, "base")
+        assert_samples_are_of(source, engine, "base")
+        assert (facts(engine).starts, facts(engine).reloads, facts(engine).refusals) == (1, 3, [])
+        engine.ensure(large.folder, "c")
+        assert_samples_are_trained(engine, "c", large, tmp_path)
+        export_folder(large.folder, tmp_path / "merged", "", merge=True, dtype="bf16", base=None)
+        engine.ensure(tmp_path / "merged", "merged")
+        assert_samples_are_trained(engine, "merged", large, tmp_path)
+        assert (facts(engine).starts, facts(engine).refusals) == (2, [])
 
 
 @pytest.mark.long

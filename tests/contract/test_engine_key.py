@@ -27,7 +27,7 @@ from stages.sampling.config import EngineHardware, SamplingConfig
 from stages.sampling.counts import COUNTS_PATH
 from stages.sampling.endpoint import Endpoint, EndpointError
 from stages.sampling.engine import Engine
-from stages.sampling.replicas.process import QUIET_ENVIRONMENT
+from stages.sampling.replicas.process import WITHOUT_NETWORK_AND_STATISTICS
 from tests.support.engine_facts import facts
 from tests.support.engines import TEXTS
 
@@ -94,7 +94,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
     make_scratch(ScratchModel(layers=1, vocabulary=300, init_std=0.3, tied_embeddings=False), TEXTS, folder / "model")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    environment = {**os.environ, **QUIET_ENVIRONMENT, "VLLM_API_KEY": KEY, "DEERSTALKER_ENGINE_THREADS": "1"}
+    environment = {
+        **os.environ,
+        **WITHOUT_NETWORK_AND_STATISTICS,
+        "VLLM_API_KEY": KEY,
+        "DEERSTALKER_ENGINE_THREADS": "1",
+    }
     environment |= {"TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
     running = Server(port, folder / "model", folder / "log")
     with running.log.open("wb") as log:
@@ -149,7 +154,7 @@ def test_the_pool_samples_from_it_with_the_key_of_a_variable(
     groups: list[GroupSamples] = []
     with Engine(hardware, tmp_path) as pool:
         pool.ensure(server.model, "named by the flow")
-        prompts = [Prompt(f"p{number}", ChatTokenizer(server.model).prompt_ids(TEXTS[0])) for number in range(4)]
+        prompts = [Prompt(f"p{number}", ChatTokenizer(server.model).prompt_token_ids(TEXTS[0])) for number in range(4)]
         pool.sample_groups(prompts, SamplingConfig(samples_per_prompt=2, max_tokens=8), groups.append)
         assert facts(pool).process_ids == []
     assert sorted(group.prompt_id for group in groups) == ["p0", "p1", "p2", "p3"]

@@ -72,7 +72,7 @@ def merged(mergekit: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.long
+@pytest.mark.release
 @pytest.mark.parametrize("method", METHODS)
 def test_a_merged_model_is_that_of_mergekit_bit_by_bit(merged: Path, tmp_path: Path, method: str) -> None:
     models, base = inputs_of(method, merged)

@@ -20,7 +20,7 @@ from tests.support.servers import BUCKET, S3Server
 
 PART_BYTES, PARTS, SENT = 5 << 20, 5, 2
 KEY = "runs/killed/iterations/0001/checkpoint/attempt-00ff/model.safetensors"
-RECIPE = recipe_bytes(load_recipe("quickstart").model_dump(mode="json"))
+RECIPE = recipe_bytes(load_recipe("answers_only").model_dump(mode="json"))
 UPLOAD = """
 import os, signal, sys
 from itertools import count

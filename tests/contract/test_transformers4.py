@@ -3,7 +3,6 @@
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -19,6 +18,7 @@ from stages.training.model.master_weights import TrainedWeights
 from stages.training.trainer_batch import TrainerBatch
 from stages.training.worker_group.hardware import TrainHardware
 from tests.support.isolated import isolated_python
+from tests.support.policies import ARCHITECTURES
 from tests.support.trainer_side import CPU, EVERYTHING, Trained
 from tests.support.trainer_work import save_batch
 from tests.support.training import logits_of
@@ -26,14 +26,11 @@ from tests.support.trees import save_model
 
 RELEASE = "transformers>=4.50,<5"
 TEXT = "Who was it? The cook, in the hall, with the rope, at nine."
-ROPES: dict[str, dict[str, Any]] = {
-    "Qwen2": {"rope_type": "default", "rope_theta": 1e6},
-    "Qwen3": {"rope_type": "default", "rope_theta": 5e6},
-    "Llama": {
-        "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 16,
-    },
-}  # fmt: skip
+MODELS = (
+    "qwen2-yarn", "qwen3", "llama3", "mistral-sliding", "phi3", "phi4-mini", "smollm3", "olmo2", "olmo3",
+    "gemma3-linear", "granite", "qwen3-moe",
+)  # fmt: skip
+"""Models of `tests.support.policies`, one of every family or two."""
 READ = """
 import json, sys
 import torch, transformers
@@ -54,15 +51,15 @@ for folder in sys.argv[2:]:
 """.replace("TEXT", TEXT)
 
 
-def saved_by_transformers_5(folder: Path, architecture: str) -> Path:
+def saved_by_transformers_5(folder: Path, model: str) -> Path:
     """A random model in float32, as transformers 5 saves model and tokenizer."""
     import transformers
 
     materialise(ScratchModel(vocabulary=300), folder, texts=[TEXT])
     config = json.loads((folder / "config.json").read_text())
     taken = {name: config[name] for name in ("eos_token_id", "pad_token_id", "bos_token_id")}
-    taken |= {"vocab_size": config["vocab_size"] + 8, "hidden_size": 64, "head_dim": 16}
-    save_model(folder, architecture, **taken, rope_parameters=ROPES[architecture])
+    architecture, changes = ARCHITECTURES[model]
+    save_model(folder, architecture, **{"hidden_size": 64, **changes, **taken, "vocab_size": config["vocab_size"] + 8})
     tensors = {name: tensor.float() for name, tensor in load_file(folder / WEIGHTS).items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     template = json.loads((folder / "tokenizer_config.json").read_text())["chat_template"]
@@ -76,17 +73,17 @@ def saved_by_transformers_5(folder: Path, architecture: str) -> Path:
     return folder
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_transformers_4_computes_the_logits_of_our_checkpoints_with_their_tokens(tmp_path: Path) -> None:
     """Of every supported family: as fetched, and as published by the trainer."""
     folders: dict[str, Path] = {}
-    for architecture in ROPES:
-        source = saved_by_transformers_5(tmp_path / f"{architecture}-source", architecture)
-        fetched = tmp_path / f"{architecture}-fetched"
+    for model in MODELS:
+        source = saved_by_transformers_5(tmp_path / f"{model}-source", model)
+        fetched = tmp_path / f"{model}-fetched"
         materialise(FolderModel(path=str(source)), fetched)
-        folders[f"{architecture}, fetched"] = fetched
-        trained = Trained(fetched, tmp_path / f"{architecture}-trained", EVERYTHING)
-        folders[f"{architecture}, trained"] = trained.folder
+        folders[f"{model}, fetched"] = fetched
+        trained = Trained(fetched, tmp_path / f"{model}-trained", EVERYTHING)
+        folders[f"{model}, trained"] = trained.folder
     prompt, completion = torch.randint(250, (2, 60), generator=torch.Generator().manual_seed(0)).tolist()
     read = [READ, json.dumps([*prompt, *completion]), *map(str, folders.values())]
     done = subprocess.run(
@@ -96,7 +93,7 @@ def test_transformers_4_computes_the_logits_of_our_checkpoints_with_their_tokens
     batch_file = save_batch([Group(prompt, [Branch(completion, [0.0] * 60, 1.0)])], tmp_path / "batch.safetensors")
     for (name, folder), line in zip(folders.items(), done.stdout.splitlines(), strict=True):
         theirs, chat = json.loads(line), ChatTokenizer(folder)
-        assert theirs["ids"] == chat.text_ids(TEXT) and theirs["prompt"] == chat.prompt_ids("Who?"), name
+        assert theirs["ids"] == chat.text_ids(TEXT) and theirs["prompt"] == chat.prompt_token_ids("Who?"), name
         assert theirs["special"] == ["<|user|>"]
         difference = (ours(folder, batch_file) - torch.tensor(theirs["logits"])[59:119]).abs().max()
         assert difference < 1e-4, f"{name}: logits differ by {difference:.1e}"

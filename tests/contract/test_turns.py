@@ -1,7 +1,7 @@
 """Completions in turns and strategies in rounds by the real engine, which the tests of this file share."""
 
 import logging
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,24 @@ from artifacts.schemas import LOGPROB, PUZZLES, RESULTS, ROUNDS, ROUNDS_FILE
 from artifacts.store.store import Store
 from stages.context import Profile, StageContext
 from stages.environments.puzzle import Puzzle
-from stages.environments.solver_tool import CALL_END, CALL_START, write_call, write_told
+from stages.environments.solver_tool import (
+    CALL_END,
+    CALL_START,
+    read_episode,
+    without_marks,
+    write_call,
+    write_tool_output,
+)
 from stages.environments.tables import to_table
 from stages.evaluate import EvaluateConfig, evaluate
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.shape import read_shape
 from stages.models.tokenizers.chat import ChatTokenizer
+from stages.models.tokenizers.phrase_tokenizer import END_OF_TURN
 from stages.sampling.client import GroupSamples, Prompt, SampledCompletion
 from stages.sampling.config import EngineHardware, SamplingConfig
 from stages.sampling.engine import Engine
-from stages.sampling.turns import Tool
+from stages.sampling.turns import Steps, Tool
 from stages.strategies.config import title_of
 from stages.training.model.placement import load_reference
 from stages.training.worker_group.hardware import TrainHardware
@@ -57,17 +65,17 @@ def engine(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Generator[E
 
 
 def prompts(tokenizer: ChatTokenizer) -> list[Prompt]:
-    return [Prompt(f"p{number}", tokenizer.prompt_ids(f"Who was it? {number}")) for number in range(12)]
+    return [Prompt(f"p{number}", tokenizer.prompt_token_ids(f"Who was it? {number}")) for number in range(12)]
 
 
-def told(prompt_id: str, lines: list[str]) -> list[str]:
+def tool_output(prompt_id: str, lines: list[str]) -> list[str]:
     """An answer that tells who asked, and how much."""
     return [f"{prompt_id} wrote {len(lines)} lines", *lines[:1]]
 
 
 def sampled(engine: Engine, some: list[Prompt], config: SamplingConfig = CONFIG) -> dict[str, GroupSamples]:
     groups: dict[str, GroupSamples] = {}
-    engine.sample_groups(some, config, lambda group: groups.update({group.prompt_id: group}), Tool(told, 512))
+    engine.sample_groups(some, config, lambda group: groups.update({group.prompt_id: group}), Tool(tool_output, 512))
     return groups
 
 
@@ -92,13 +100,13 @@ def test_turns_alternate_and_log_probabilities_are_those_of_the_trainer(
     for group, completion in completions:
         stretches = runs(completion)
         assert [by_tool for by_tool, _ in stretches] == [bool(place % 2) for place in range(len(stretches))]
-        assert completion.own_tokens <= CONFIG.max_tokens and len(stretches) <= 2 * CONFIG.tool_calls + 1
+        assert completion.model_tokens <= CONFIG.max_tokens and len(stretches) <= 2 * CONFIG.tool_calls + 1
         for (_, call), (_, answer) in zip(stretches[::2], stretches[1::2], strict=False):
             words = tokenizer.decode(call)
             assert CALL_END in words
             inner = words.rpartition(CALL_END)[0].rpartition(CALL_START)[2]
             lines = [part for line in inner.splitlines() if (part := line.strip().removeprefix("- ").removesuffix("."))]
-            assert answer == tokenizer.text_ids(write_told(told(group.prompt_id, lines)))
+            assert answer == tokenizer.text_ids(write_tool_output(tool_output(group.prompt_id, lines)))
             answered += 1
         assert all(logprob == 0.0 for logprob, by in zip(completion.logprobs, completion.by_tool, strict=True) if by)
     assert answered > 20, "a random model ends a call now and then"
@@ -106,7 +114,61 @@ def test_turns_alternate_and_log_probabilities_are_those_of_the_trainer(
     vocabulary = read_shape(model).vocab_size
     policy = load_reference(model, vocabulary, TrainHardware(compute_dtype="fp32"), CPU, sharded=False)
     gaps = gaps_to(policy, list(groups.values()), 1.0, tmp_path)
-    assert gaps.numel() == sum(one.own_tokens for _, one in completions)
+    assert gaps.numel() == sum(one.model_tokens for _, one in completions)
+    assert float(gaps.max()) < 1e-3
+
+
+def test_a_tool_is_not_asked_for_a_completion_without_room_for_more(engine: Engine, model: Path) -> None:
+    asked: list[str] = []
+
+    def answer(prompt_id: str, lines: list[str]) -> list[str]:
+        asked.append(prompt_id)
+        return lines
+
+    config = CONFIG.model_copy(update={"max_tokens": 1, "samples_per_prompt": 200})
+    groups: list[GroupSamples] = []
+    engine.sample_groups(prompts(ChatTokenizer(model)), config, groups.append, Tool(answer, 512))
+    calls = [one for group in groups for one in group.completions if one.text.endswith(CALL_END)]
+    assert calls and {one.finish_reason for one in calls} == {"length"} and not asked
+
+
+def observed(prompt_id: str, turns: Sequence[str]) -> str | None:
+    """An observation that tells who acted, and what; the third turn ends the episode."""
+    return f"{prompt_id} wrote {len(turns[-1])} letters" if len(turns) < 3 else None
+
+
+def test_an_environment_answers_each_turn_in_the_chat_template_and_only_turns_are_learned(
+    engine: Engine, model: Path, tmp_path: Path
+) -> None:
+    tokenizer, config = ChatTokenizer(model), SamplingConfig(samples_per_prompt=6, max_tokens=200)
+    groups: dict[str, GroupSamples] = {}
+    asked = prompts(tokenizer)
+    engine.sample_groups(asked, config, lambda group: groups.update({group.prompt_id: group}), Steps(observed, 512))
+    completions = [(group, one) for group in groups.values() for one in group.completions]
+    assert len(completions) == 72
+    lengths: list[int] = []
+    for group, completion in completions:
+        turns, observations = read_episode(completion.text)
+        stretches = runs(completion)
+        assert [by_tool for by_tool, _ in stretches] == [bool(place % 2) for place in range(len(stretches))]
+        assert [without_marks(tokenizer.decode(own)) for _, own in stretches[::2]] == turns
+        assert observations == [observed(group.prompt_id, turns[: n + 1]) for n in range(len(turns) - 1)]
+        for (_, own), (_, reply), said in zip(stretches[::2], stretches[1::2], observations, strict=False):
+            # The sampled end token, and then what the template writes for a message of the user.
+            between = tokenizer.decode([own[-1], *reply])
+            assert own[-1] in tokenizer.eos_ids and said in between
+            written = tokenizer.text_ids(f"{END_OF_TURN}<|user|>{said}<|assistant|>")
+            assert [own[-1], *reply] == written
+        assert len(completion.token_ids) <= config.max_tokens
+        assert all(logprob == 0.0 for logprob, by in zip(completion.logprobs, completion.by_tool, strict=True) if by)
+        assert completion.finish_reason == "length" or len(turns) == 3
+        lengths.append(len(turns))
+    assert lengths.count(1) and lengths.count(2), "a random model ends a turn now and then"
+    policy = load_reference(
+        model, read_shape(model).vocab_size, TrainHardware(compute_dtype="fp32"), CPU, sharded=False
+    )
+    gaps = gaps_to(policy, list(groups.values()), 1.0, tmp_path)
+    assert gaps.numel() == sum(one.model_tokens for _, one in completions)
     assert float(gaps.max()) < 1e-3
 
 
@@ -179,13 +241,13 @@ def test_strategies_ask_the_engine_in_rounds(engine: Engine, model: Path, tmp_pa
     tokens = dict(thinking.group_by("strategy").agg(pl.col("completion_tokens").unique().implode()).iter_rows())
     assert {title: tokens[title] for title in titles[2:4]} == {titles[2]: [8], titles[3]: [16]}
     waiting = rounds.filter(pl.col("strategy") == titles[4])
-    own = waiting.filter(pl.col("step") != "answer").group_by("puzzle_id").agg(pl.col("completion_tokens").sum())
+    own = waiting.filter(pl.col("step") != "answer").group_by("prompt_id").agg(pl.col("completion_tokens").sum())
     assert (own["completion_tokens"] <= 60).all()
     cut = rounds.filter((pl.col("strategy") == titles[2]) & (pl.col("step") == "thinking"))
     forced = rounds.filter((pl.col("strategy") == titles[2]) & (pl.col("step") == "answer"))
-    by_length = set(cut.filter(pl.col("finish_reason") == "length")["puzzle_id"])
+    by_length = set(cut.filter(pl.col("finish_reason") == "length")["prompt_id"])
     assert by_length
-    assert set(forced.filter(pl.col("text").str.contains("\nFinal Answer:"))["puzzle_id"]) == by_length
+    assert set(forced.filter(pl.col("text").str.contains("\nFinal Answer:"))["prompt_id"]) == by_length
     first = rounds.filter((pl.col("strategy") == titles[0]) & (pl.col("round") == 1))
     plain = results.filter(pl.col("mode") == "sampled")
     assert first["text"].to_list() == plain["text"].to_list()

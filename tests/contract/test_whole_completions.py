@@ -101,7 +101,7 @@ def raw(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Generator[Raw]
 
 def prompts(tokenizer: ChatTokenizer, count: int = 12, **changes: Any) -> list[Prompt]:
     return [
-        Prompt(f"p{number}", tokenizer.prompt_ids(f"Who was it? {number}"), seed=100 * number, **changes)
+        Prompt(f"p{number}", tokenizer.prompt_token_ids(f"Who was it? {number}"), seed=100 * number, **changes)
         for number in range(count)
     ]
 

@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200, help="processes to kill")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--at-once", type=int, default=1, help="runs side by side")
-    parser.add_argument("--saving", action="store_true", help="kill only while a training state is being saved")
+    parser.add_argument("--saving", action="store_true", help="kill only while an optimizer state is being saved")
     options = parser.parse_args()
     scratch = Path(tempfile.mkdtemp(prefix="kills-"))
     progress(f"runs in {scratch}; it stays if one of them fails")

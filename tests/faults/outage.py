@@ -112,7 +112,7 @@ def _story(run: Outage) -> dict[str, Any]:
     time.sleep(AWAY_S)
     assert process.poll() is None, "it did not wait"
     run.back()
-    run.kill_when(lambda: any(run.iteration.glob("training_state/*/*")), process)
+    run.kill_when(lambda: any(run.iteration.glob("optimizer_state/*/*")), process)
     gone_at = time.monotonic()
     assert run.published("batch") and not run.published("checkpoint"), "it was over before the server was killed"
     before = run.attempts()

@@ -87,7 +87,7 @@ def test_a_run_that_falls_silent_is_crashed_and_others_are_left_alone(server: Se
     wait_until(lambda: set(states(dead)) == {"Crashed"}, 120, lambda: states(dead))
     assert states(others) == list(others.values())
     message = prefect_api(api, "GET", f"/flow_runs/{dead[2]}")["state"]["message"]
-    assert message == "Not heard of for 30 s.", "a submitted run may take three times as long"
+    assert message == "No event for 30 s.", "a submitted run may take three times as long"
 
 
 def test_a_run_is_heard_of_after_a_restart_of_its_server(server: Server) -> None:

@@ -1,4 +1,4 @@
-"""A value model that learns from another run's rollouts, killed in each of its stages, and a run that continues it.
+"""A critic that learns from another run's rollouts, killed in each of its stages, and a run that continues it.
 
 The run that is killed also rates puzzles, so that a kill falls into that stage as well.
 """
@@ -38,7 +38,7 @@ KILLED = (
     'sample.order={by="ascending", column="accuracy:start"}',
 )  # fmt: skip
 STEPS = 8 * 16
-"""Optimizer steps of both trainings of the value model."""
+"""Optimizer steps of both trainings of the critic."""
 SECOND = RunLayout("second")
 CRITIC, VALUED = SECOND.first_critic("critic"), SECOND.iteration(1, "values")
 PAGES = ("iterations", "seconds", "pretrain", "rate-start", "value")
@@ -47,7 +47,7 @@ PAGES = ("iterations", "seconds", "pretrain", "rate-start", "value")
 
 @dataclass(frozen=True)
 class Story:
-    """A run that stored rollouts, and a finished run with a value model that was killed in three stages.
+    """A run that stored rollouts, and a finished run with a critic that was killed in three stages.
 
     Attributes:
         folder: Folder of the commands; the store is in `store`.
@@ -107,16 +107,16 @@ def test_each_killed_stage_continues_from_what_it_had_stored(story: Story) -> No
     assert story.shards
     assert {path: path.read_bytes() for path in story.shards} == story.shards
     folder = next(iter(story.shards)).parent
-    groups = pl.concat([pl.read_parquet(path, columns=["puzzle_id"]) for path in folder.glob("*.parquet")])
-    assert groups["puzzle_id"].value_counts()["count"].to_list() == [2] * PUZZLES, "a puzzle was sampled again"
+    groups = pl.concat([pl.read_parquet(path, columns=["prompt_id"]) for path in folder.glob("*.parquet")])
+    assert groups["prompt_id"].value_counts()["count"].to_list() == [2] * PUZZLES, "a puzzle was sampled again"
 
 
 def test_the_puzzles_that_the_rated_model_solves_least_come_first(story: Story) -> None:
     levels = Artifact.at(story.store, SECOND.levels, Levels).read_table(LEVELS_FILE, LEVELS)
     rollouts = Artifact.at(story.store, SECOND.iteration(1, "rollouts"), Rollouts)
-    chosen = set(rollouts.read_tables(ROLLOUTS)["puzzle_id"])
-    hard = levels.filter(pl.col("puzzle_id").is_in(chosen))["accuracy"].to_list()
-    easy = levels.filter(~pl.col("puzzle_id").is_in(chosen))["accuracy"].to_list()
+    chosen = set(rollouts.read_tables(ROLLOUTS)["prompt_id"])
+    hard = levels.filter(pl.col("prompt_id").is_in(chosen))["accuracy"].to_list()
+    easy = levels.filter(~pl.col("prompt_id").is_in(chosen))["accuracy"].to_list()
     assert (len(hard), len(easy)) == (SAMPLED, PUZZLES - SAMPLED)
     assert max(hard) <= min(easy) < max(easy)
     assert rollouts.manifest.inputs["levels"]["key"] == SECOND.levels
@@ -129,10 +129,10 @@ def test_each_token_of_a_completion_has_a_value_of_the_pretrained_model(story: S
     assert len(joined) == len(values) == len(rollouts) == SAMPLED * SAMPLES
     assert joined["values"].list.len().to_list() == joined["completion_token_ids"].list.len().to_list()
     assert values["values"].explode().null_count() == 0, "no tool has written a token"
-    assert values["values"].explode().n_unique() > 1, "a value model that was not pretrained has 0 everywhere"
+    assert values["values"].explode().n_unique() > 1, "a critic that was not pretrained has 0 everywhere"
 
 
-def test_the_value_model_descends_from_the_rollouts_of_the_other_run(
+def test_the_critic_descends_from_the_rollouts_of_the_other_run(
     story: Story, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = RunLayout("first")
@@ -176,7 +176,7 @@ def test_show_the_report_and_prefect_have_its_figures(story: Story, capsys: pyte
     wait_until(lambda: states() >= expected, LIMIT_S, states)
 
 
-def test_another_run_continues_the_value_model(story: Story) -> None:
+def test_another_run_continues_the_critic(story: Story) -> None:
     story.command("third", *LATER, VALUE % 'source="second@1"').finish()
     values = Artifact.at(story.store, RunLayout("third").iteration(1, "values"), Values).manifest
     critic = Artifact.at(story.store, SECOND.iteration(1, "critic"), Critic)
@@ -194,7 +194,7 @@ REFUSED = {
     "value.pretrain.run: runs/first/iterations/0001/rollouts: models/": (
         *OTHER_VOCABULARY, VALUE % 'pretrain={run="first", last=1}'
     ),
-    "value.source: second@2: no value model in ": (VALUE % 'source="second@2"',),
+    "value.source: second@2: no critic in ": (VALUE % 'source="second@2"',),
     "value.pretrain: first@2: no rollouts in ": (VALUE % 'pretrain={run="first", last=2}',),
 }  # fmt: skip
 

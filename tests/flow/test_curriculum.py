@@ -61,7 +61,7 @@ def test_a_run_that_is_killed_in_its_second_phase_goes_on(tmp_path: Path, prefec
     trained = [Artifact.at(store, layout.iteration(n, "checkpoint"), Checkpoint).manifest for n in (1, 2, 3, 4)]
     second = Artifact.at(store, layout.iteration(2, "checkpoint")).ref
     assert [item.inputs["reference"]["digest"] == second.digest for item in trained] == [False, False, True, True]
-    assert ["training_state" in item.inputs for item in trained] == [False, True, False, True]
+    assert ["optimizer_state" in item.inputs for item in trained] == [False, True, False, True]
 
     rollouts = [Artifact.at(store, layout.iteration(n, "rollouts")) for n in (1, 2, 3, 4)]
     assert shards <= set(rollouts[2].manifest.files), "the groups that were stored are in the rollouts"

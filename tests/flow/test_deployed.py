@@ -74,7 +74,7 @@ def test_a_retry_executes_only_what_has_no_artifact(story: dict[str, Any]) -> No
     assert {
         "prepare",
         "fetch",
-        "count",
+        "count_tokens",
         "sft-warm-start",
         "evaluate-0000",
         "promote-0000",
@@ -282,7 +282,7 @@ def test_named_stages_are_redone_and_a_run_goes_on(story: dict[str, Any], instal
     run = installation.create_run("iterate/run", request)
     installation.wait_for(run, "Completed")
     tasks = installation.tasks(run, 1)
-    stages = ("sample", "grade", "pack", "finetune", "save_training_state", "evaluate", "promote")
+    stages = ("sample", "grade", "pack", "finetune", "save_optimizer_state", "evaluate", "promote")
     third = {f"{stage}-0003" for stage in stages}
     assert {name for name, state in tasks.items() if state != "Cached"} == {"grade-0001", *third}
     now, before = attempts(installation), story["retried"]
@@ -298,7 +298,7 @@ def test_named_stages_are_redone_and_a_run_goes_on(story: dict[str, Any], instal
 @pytest.mark.parametrize("gone", ["killed_command", "dropped", "submitted"])
 def test_a_run_that_nobody_executes_any_more_is_crashed(gone: str, story: dict[str, Any]) -> None:
     assert story[gone]["name"] == "Crashed"
-    assert "Not heard of" in story[gone]["message"]
+    assert "No event for" in story[gone]["message"]
 
 
 def test_a_run_that_outlives_its_worker_is_missed_when_the_next_one_is_gone_too(

@@ -190,7 +190,7 @@ def test_the_report_draws_an_iteration_that_one_attempt_made(story: dict[str, An
     assert {"sample", "finetune", "evaluate"} == line.by_stage().keys()
     assert sum(line.shares().values()) == pytest.approx(1) and min(line.shares().values()) >= 0
     seconds = {bar.name: bar.span[1] - bar.span[0] for bar in line.bars}
-    assert seconds["weights"] > 0 and seconds["training_state"] > 0
+    assert seconds["weights"] > 0 and seconds["optimizer_state"] > 0
     totals = record.iterations[1].facts("finetune")["totals"]
     trained = next(bar for bar in line.bars if bar.name == "finetune").of("trainer")
     assert sum(end - begin for begin, end in trained) == pytest.approx(
@@ -275,7 +275,7 @@ def test_a_finished_run_is_read_not_repeated_though_it_was_pruned(
 ) -> None:
     run: Run = story["run"]
     rule = ["--keep-last", "1", "--keep-every", "0", "--keep-for", "regrade", "--comparisons"]
-    parts = ["--parts", "training_state,checkpoint,batch,rollouts"]
+    parts = ["--parts", "optimizer_state,checkpoint,batch,rollouts"]
     assert run_command(["prune", *rule, *parts, "--yes", "--json", "--store", str(run.store)]) == 0
     assert json.loads(capsys.readouterr().out)["size_bytes"] > 0
     assert run_command(["verify", str(run.store), "--json"]) == 0

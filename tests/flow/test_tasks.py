@@ -188,7 +188,7 @@ def test_a_part_of_a_run_ends_after_the_named_stage_of_the_named_iteration(ctx: 
         with gpu_permit(None, "run", ctx.log) as permit:
             shown = ShownRun(layout, ctx.store, NO_TRACKER, ctx.log)
             run = Session(
-                ctx, current_view(), permit, recipe=load_recipe("quickstart"), layout=layout, refresh=Refreshes(),
+                ctx, current_view(), permit, recipe=load_recipe("answers_only"), layout=layout, refresh=Refreshes(),
                 shown=shown, stop_after="prepare@12",
             )  # fmt: skip
             for number in (2, 12, 13):

@@ -28,7 +28,7 @@ def results(
     policy = load_policy(folder).to(device, dtype)
     if compiled:
         policy.compile_forward()
-    logprobs, entropies = policy(policy.inputs(flat, dtype, device), 1.0)
+    logprobs, entropies, _ = policy(policy.inputs(flat, dtype, device), 1.0)
     (logprobs @ flat.advantages.to(device) + entropies.sum()).backward()
     gradients = {name: p.grad for name, p in policy.named_parameters() if p.grad is not None}
     tensors = {"logprobs": logprobs.detach(), "entropies": entropies.detach(), **gradients}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 COMMAND = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.gpu"]
+OTHERS = {"gpu_run": (), "gpu_start": (), "versus_trl": ("--device", "cuda", "--trl-server")}
 HERE = Path(__file__).parents[2]
 
 
@@ -20,13 +21,26 @@ def test_without_a_gpu_it_refuses_in_one_line() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="there is a GPU")
+@pytest.mark.parametrize("module", OTHERS)
+def test_without_a_gpu_each_part_refuses_in_one_line(module: str) -> None:
+    command = [*COMMAND[:-1], f"tests.benchmarks.{module}", *OTHERS[module]]
+    done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
+
+
+@pytest.mark.long
 def test_each_part_runs_in_its_smallest_form() -> None:
     done = subprocess.run(
         [*COMMAND, "--device", "cpu", "--json"], cwd=HERE, capture_output=True, text=True, check=False
     )
     parts = json.loads(done.stdout)["parts"]
     assert {name: part["status"] for name, part in parts.items()} == dict.fromkeys(
-        ("trainer-0.5b", "trainer-7b", "run"), 0
+        ("trainer-0.5b", "trainer-7b", "run", "start"), 0
     ), done.stderr[-3000:]
     assert {row["compiled"] for row in parts["trainer-7b"]["document"]["rows"]} == {False, True}
     assert parts["run"]["document"]["tokens_per_s"] > 0
+    starts = [parts["start"]["document"][name] for name in ("cold", "warm")]
+    assert all(0 < start["parts_s"]["imports"] < start["ready_s"] for start in starts)
+    # The pattern finds vLLM's line. Once, of some thirty starts, the log of one had none.
+    assert any(start["parts_s"]["load"] is not None for start in starts), done.stderr[-30000:]

@@ -23,9 +23,9 @@ def test_a_run_whose_flow_is_killed_goes_on_where_it_was(tmp_path: Path, turns: 
     changes = [word for size in SIZES for word in ("--set", size)]
     if turns:
         changes += ["--set-profile", "engine.takes_turns=true"]
-    run = Run(tmp_path, random.Random(1), ("--recipe", "quickstart", "--profile", "cuda", *changes))
+    run = Run(tmp_path, random.Random(1), ("--recipe", "answers_only", "--profile", "cuda", *changes))
     process = run.start()
-    graded = tmp_path / "store/runs/quickstart/iterations/0001/grades"
+    graded = tmp_path / "store/runs/answers_only/iterations/0001/grades"
     wait_until(lambda: any(graded.rglob("manifest.json")) or process.poll() is not None, START_LIMIT_S, run.tail, 0.1)
     assert process.poll() is None, run.tail()
     run.kill("flow", process.pid)
@@ -33,4 +33,4 @@ def test_a_run_whose_flow_is_killed_goes_on_where_it_was(tmp_path: Path, turns: 
     run.nothing_is_left()
     run.disturb(0)
     run.check(run.digests())
-    assert {f"runs/quickstart/iterations/{n:04}/decision" for n in (1, 2, 3)} <= run.manifests().keys()
+    assert {f"runs/answers_only/iterations/{n:04}/decision" for n in (1, 2, 3)} <= run.manifests().keys()

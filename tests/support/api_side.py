@@ -21,10 +21,11 @@ from artifacts.refs import Answers, Puzzles, Ref
 from artifacts.schemas import ANSWERS, PUZZLES
 from artifacts.store.store import Store
 from flows.config.models_file import ApiModel, load_models
-from stages.answer import ANSWERS_FILE, AnswerConfig, answer, answers_key, chosen_puzzles, identity_of
+from stages.answer import ANSWERS_FILE, AnswerConfig, answer, chosen_puzzles, identity_of
 from stages.answering.limits import Budget
 from stages.answering.measured import BenchmarkedModel, measured
 from stages.answering.purchase import Service
+from stages.answering.stored import answers_key
 from stages.context import Profile, StageContext
 from stages.environments.puzzle import Puzzle
 from stages.environments.tables import to_table

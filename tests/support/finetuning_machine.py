@@ -12,7 +12,7 @@ from safetensors.numpy import save
 from artifacts.address import ArtifactAddress
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
-from artifacts.refs import Batch, Checkpoint, Ref, TrainingState
+from artifacts.refs import Batch, Checkpoint, OptimizerState, Ref
 from artifacts.store.store import Store
 from artifacts.tensors import BATCH_FILE
 from stages.context import Profile, StageContext
@@ -74,7 +74,7 @@ class Machine:
         }
         return finetune(
             self.ctx, self.config, weights, batch, iteration=1, out=addresses["checkpoint"],
-            state_out=ArtifactAddress(self.store, f"{run}/state", TrainingState), reference_out=addresses["reference"],
+            state_out=ArtifactAddress(self.store, f"{run}/state", OptimizerState), reference_out=addresses["reference"],
         ).saved(self.ctx)  # fmt: skip
 
     def kept(self, run: str) -> list[str]:

@@ -1,6 +1,7 @@
 """Whether a benchmark can run on the device that it was asked for."""
 
 import shutil
+import subprocess
 import sys
 
 
@@ -10,3 +11,10 @@ def lacks_gpu(device: str, instead: str) -> bool:
     if lacks:
         print(f"no CUDA device here: no nvidia-smi; --device cpu {instead}", file=sys.stderr)
     return lacks
+
+
+def gpu_count() -> int:
+    """Returns the number of GPUs that nvidia-smi lists; 0 without it."""
+    if not shutil.which("nvidia-smi"):
+        return 0
+    return len(subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines())

@@ -34,7 +34,7 @@ def trainer_of(case: str, folder: Path, device: torch.device, hardware: TrainHar
     """Returns a trainer of a random model that is ready for its first step, and its batch of two steps.
 
     Args:
-        case: A key of `CASES`; `values` trains a value model.
+        case: A key of `CASES`; `values` trains a critic.
         folder: For model and batch.
         device: Device of the weights.
         hardware: Precision and sizes.

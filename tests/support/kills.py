@@ -31,7 +31,7 @@ def campaign(
 
     Args:
         at_once: Runs side by side; each knows its own processes by a mark.
-        while_saving: Whether each kill is to come while a training state is saved beside other stages.
+        while_saving: Whether each kill is to come while an optimizer state is saved beside other stages.
 
     Raises:
         AssertionError: Something was lost, repeated or left behind.

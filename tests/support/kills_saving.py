@@ -1,4 +1,4 @@
-"""One tiny run whose flow or trainer is killed while a training state is being saved beside other stages."""
+"""One tiny run whose flow or trainer is killed while an optimizer state is being saved beside other stages."""
 
 import os
 import re
@@ -26,7 +26,7 @@ _TRAINED = re.compile(r"^finetune-(\d+) +[0-9.]+ s", re.MULTILINE)
 
 @dataclass
 class SavingRun(Run):
-    """A run that is killed between the publication of a checkpoint and that of its training state."""
+    """A run that is killed between the publication of a checkpoint and that of its optimizer state."""
 
     arguments: tuple[str, ...] = (*TINY_RUN, *(part for setting in _SIZE for part in ("--set", setting)))
     awaited: set[Path] = field(default_factory=set[Path])
@@ -54,7 +54,7 @@ class SavingRun(Run):
         deadline = time.monotonic() + RUN_LIMIT_S
         while process.poll() is None:
             for checkpoint in self.store.glob("runs/tiny/iterations/*/checkpoint/manifest.json"):
-                state = checkpoint.parent.parent / "training_state" / "manifest.json"
+                state = checkpoint.parent.parent / "optimizer_state" / "manifest.json"
                 if checkpoint not in self.awaited and not state.exists():
                     self.awaited.add(checkpoint)
                     return state
@@ -77,8 +77,8 @@ class SavingRun(Run):
         """Checks also that states belong to their checkpoints, and that a kill repeated one training at most."""
         super().check(undisturbed)
         made = self.manifests()
-        for key in [key for key, one in made.items() if one.kind == "TrainingState"]:
-            checkpoint = made[key.replace("/training_state", "/checkpoint")]
+        for key in [key for key, one in made.items() if one.kind == "OptimizerState"]:
+            checkpoint = made[key.replace("/optimizer_state", "/checkpoint")]
             assert made[key].inputs["checkpoint"]["digest"] == checkpoint.digest, f"{key} is another one's"
         log = (self.folder / "log.txt").read_text(errors="replace")
         numbers = _TRAINED.findall(log)

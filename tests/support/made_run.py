@@ -160,13 +160,13 @@ class _Maker:
         table = Artifact.open(self.store, puzzles).read_table("train.parquet", PUZZLES)
         known = puzzles_by_id(table)
         rows: list[dict[str, Any]] = []
-        for group, puzzle_id in enumerate(self.chance.sample(table["puzzle_id"].to_list(), 6)):
+        for group, prompt_id in enumerate(self.chance.sample(table["prompt_id"].to_list(), 6)):
             for sample in range(4):
-                text = self._answers(known[puzzle_id], skill)
+                text = self._answers(known[prompt_id], skill)
                 tokens = list(text.encode()[:64])
                 rows.append(
                     {
-                        "puzzle_id": puzzle_id,
+                        "prompt_id": prompt_id,
                         "group": group,
                         "sample": sample,
                         "prompt_token_ids": [1, 2, 3],
@@ -215,14 +215,14 @@ class _Maker:
         known = puzzles_by_id(table)
         rows: list[dict[str, Any]] = []
         for mode, samples in (("sampled", 4), ("greedy", 1)):
-            for puzzle_id in table["puzzle_id"]:
+            for prompt_id in table["prompt_id"]:
                 for sample in range(samples):
-                    text = self._answers(known[puzzle_id], skill)
-                    (graded,) = graded_texts([(text, puzzle_id)], known, "strict")
+                    text = self._answers(known[prompt_id], skill)
+                    (graded,) = graded_texts([(text, prompt_id)], known, "strict")
                     answers = {letter: asdict(answer) for letter, answer in graded.answers.items()}
                     rows.append(
                         {
-                            "puzzle_id": puzzle_id,
+                            "prompt_id": prompt_id,
                             "mode": mode,
                             "sample": sample,
                             "accuracy": graded.accuracy,
@@ -231,7 +231,7 @@ class _Maker:
                             "completion_tokens": len(text),
                             "text": text,
                             "answers": json.dumps(answers),
-                            **deduction_columns(count_deductions(text, known[puzzle_id])),
+                            **deduction_columns(count_deductions(text, known[prompt_id])),
                             LOGPROB: -0.5 * len(text),
                         }
                     )

@@ -42,7 +42,7 @@ _FIVE = FormalPuzzle(
 )
 
 FIVE_LETTERS = Puzzle(
-    puzzle_id="five-letters",
+    prompt_id="five-letters",
     environment="temporal_clue",
     prompt=write_prompt(_FIVE),
     solution={"A": "Miss Peach", "B": "Rope", "C": "Lounge", "D": "11:30 PM", "E": "Fear"},

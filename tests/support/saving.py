@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from stages.models.shape import DecoderShape
+from stages.models.shape import DecoderShape, Rope
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.model.placement import place
 from stages.training.trainable import EVERYTHING, TrainableConfig
@@ -25,12 +25,11 @@ from stages.training.worker_group.hardware import TrainHardware
 CPU = torch.device("cpu")
 SMALL = DecoderShape(
     family="qwen2", vocab_size=101, embed_dim=48, layers=3, heads=3, kv_heads=1, head_dim=16, hidden_dim=80,
-    norm_eps=1e-6, rope_theta=1e4, rope_scaling=None, max_positions=512, tied=False, qkv_bias=True, output_bias=False,
-    mlp_bias=False, qk_norm=False,
+    norm_eps=1e-6, rope=Rope(1e4, 16), max_positions=512, tied=False, qkv_bias=True,
 )  # fmt: skip
 """A model whose embedding does not divide by 2 or 4, and whose adapters have fewer rows than 4 processes."""
 SMALL_FILE = 20_000
-ADAPTED = TrainableConfig(parameters="lora", rank=2, alpha=4.0, projections=("q_proj", "down_proj"))
+ADAPTED = TrainableConfig(parameters="lora", rank=2, alpha=4.0, projections=("q_proj", "down_proj"), merge=True)
 TRAINED = {"everything": EVERYTHING, "adapters": ADAPTED}
 
 
@@ -81,7 +80,12 @@ def sample_all(folder: Path, processes: int) -> None:
 def make_source(folder: Path) -> None:
     """Makes `folder` and in it `source`, a folder of a model's files other than weights."""
     (folder / "source").mkdir(parents=True)
-    (folder / "source" / "config.json").write_text("{}")
+    config = {
+        "model_type": SMALL.family, "vocab_size": SMALL.vocab_size, "hidden_size": SMALL.embed_dim,
+        "num_hidden_layers": SMALL.layers, "num_attention_heads": SMALL.heads, "num_key_value_heads": SMALL.kv_heads,
+        "intermediate_size": SMALL.hidden_dim, "max_position_embeddings": SMALL.max_positions,
+    }  # fmt: skip
+    (folder / "source" / "config.json").write_text(json.dumps(config))
 
 
 def _worker(rank: int, processes: int, folder: Path) -> None:

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_flatten
 
 from flows.config.model_size import LayerSizes
-from stages.models.shape import DecoderShape
+from stages.models.shape import DecoderShape, Rope
 from stages.training.job import LossConfig, OptimizerConfig
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.model.policy import DecoderModel
@@ -40,8 +40,8 @@ def decoder_shape(shape: LayerSizes, head_dim: int = 128) -> DecoderShape:
     return DecoderShape(
         family="qwen2", vocab_size=shape.vocabulary, embed_dim=shape.hidden, layers=shape.layers,
         heads=shape.queries // head_dim, kv_heads=shape.keys // head_dim, head_dim=head_dim,
-        hidden_dim=shape.intermediate, norm_eps=1e-6, rope_theta=1e6, rope_scaling=None, max_positions=32_768,
-        tied=shape.tied, qkv_bias=True, output_bias=False, mlp_bias=False, qk_norm=False,
+        hidden_dim=shape.intermediate, norm_eps=1e-6, rope=Rope(1e6, head_dim), max_positions=32_768,
+        tied=shape.tied, qkv_bias=True,
     )  # fmt: skip
 
 

@@ -47,7 +47,7 @@ class Speaker:
 
     def __init__(self, model: Path, script: dict[str, list[str]]) -> None:
         self.tokenizer = ChatTokenizer(model)
-        self.texts = {tuple(self.tokenizer.prompt_ids(prompt)): texts for prompt, texts in script.items()}
+        self.texts = {tuple(self.tokenizer.prompt_token_ids(prompt)): texts for prompt, texts in script.items()}
         self.prompts = dict(zip(self.texts, script, strict=True))
         self.version, self.asked, self.fails_after, self.gone = "", list[str](), 10**9, False
         self.key, self.headers = "", list[str]()  # the header of every request; an empty key accepts all requests
@@ -156,8 +156,8 @@ Opener = Callable[..., Place]
 
 def taken_order(puzzles: list[Puzzle]) -> list[Puzzle]:
     """The puzzles of iteration 1 in the order in which they are taken."""
-    by_id = {puzzle.puzzle_id: puzzle for puzzle in puzzles}
-    return [by_id[name] for name in stride(to_table(puzzles), CONFIG.stride, 1, CONFIG.seed)["puzzle_id"]]
+    by_id = {puzzle.prompt_id: puzzle for puzzle in puzzles}
+    return [by_id[name] for name in stride(to_table(puzzles), CONFIG.stride, 1, CONFIG.seed)["prompt_id"]]
 
 
 def script(puzzles: list[Puzzle], mixed: set[int]) -> dict[str, list[str]]:

@@ -3,12 +3,12 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from stages.grpo.groups import Branch, Group
+from stages.models.adapters import with_base
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.shape import read_shape
 from stages.sampling.client import GroupSamples
@@ -17,6 +17,7 @@ from stages.training.model.policy import Policy
 from stages.training.trainable import TrainableConfig
 from stages.training.trainer_batch import TrainerBatch
 from stages.training.worker_group.hardware import TrainHardware
+from tests.support.policies import ARCHITECTURES
 from tests.support.trainer_work import save_batch
 from tests.support.trees import save_model
 
@@ -26,23 +27,31 @@ LORA = TrainableConfig(
     parameters="lora", rank=4, alpha=8.0,
     projections=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
 )  # fmt: skip
-SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "head_dim": 32}
-"""Heads are as wide as vLLM requires on a CPU: twice the hidden size divided by the number of heads."""
-ARCHITECTURES: dict[str, dict[str, Any]] = {
-    "Llama": {"tie_word_embeddings": False, "rope_parameters": {
-        "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 16}},
-    "Qwen3": {"tie_word_embeddings": True},
-}  # fmt: skip
+HEAD_DIM = 32
+"""Width of heads that vLLM has on a CPU."""
+FAMILIES = (
+    "llama3", "qwen3", "qwen2-yarn", "mistral-sliding", "phi3", "phi4-mini", "smollm3", "olmo2", "olmo3-yarn",
+    "gemma3", "granite", "qwen3-moe",
+)  # fmt: skip
+"""Models of `tests.support.policies` that are tried with the engine."""
 
 
-def write_source(folder: Path, architecture: str, texts: Sequence[str]) -> Path:
-    """Writes a random model of an architecture, with the tokenizer of a scratch model."""
+def write_source(folder: Path, model: str, texts: Sequence[str]) -> Path:
+    """Writes a random model of those in `FAMILIES`, with the tokenizer of a scratch model."""
+    architecture, changes = ARCHITECTURES[model]
+    heads = changes.get("num_attention_heads", 4)
     make_scratch(ScratchModel(vocabulary=300), texts, folder)
     scratch = json.loads((folder / "config.json").read_text())
     taken = {name: scratch[name] for name in ("vocab_size", "eos_token_id", "pad_token_id", "bos_token_id")}
-    save_model(folder, architecture, **SIZES, **taken, max_position_embeddings=1024, **ARCHITECTURES[architecture])
+    sizes = {"hidden_size": heads * HEAD_DIM, "max_position_embeddings": 1024}
+    save_model(folder, architecture, **{**sizes, **changes, "head_dim": HEAD_DIM, **taken})
     return folder
+
+
+def lora_of(folder: Path) -> TrainableConfig:
+    """Returns adapters of all projections that a model has: experts have none."""
+    experts = read_shape(folder).experts
+    return LORA if experts is None else LORA.model_copy(update={"projections": LORA.projections[:4]})
 
 
 class Trained:
@@ -72,6 +81,8 @@ class Trained:
             self._after.save_checkpoint(source, out)
         finally:
             dist.destroy_process_group()
+        if trainable.publishes_adapter:
+            self.folder = with_base(out, source, out.with_name(f"{out.name}-with-base"))
 
     def gaps(self, groups: Sequence[GroupSamples], temperature: float, scratch: Path) -> tuple[float, float]:
         """Returns the mean distance of the engine's log-probabilities from the changed model's and the original's."""
@@ -89,5 +100,5 @@ def gaps_to(policy: Policy, groups: Sequence[GroupSamples], temperature: float, 
     batch = TrainerBatch(save_batch(packed, scratch / "sampled.safetensors"), policy.shape.vocab_size)
     flat = batch.flat(list(range(batch.shape[0])))
     with torch.no_grad():
-        logprobs, _ = policy(policy.inputs(flat, torch.float32, CPU), temperature)
+        logprobs, *_ = policy(policy.inputs(flat, torch.float32, CPU), temperature)
     return (logprobs - flat.sampler_logprobs).abs()

@@ -83,4 +83,4 @@ def logits_of(model: DecoderModel, inputs: ModelInputs) -> torch.Tensor:
     """Logits [C, V] of the predictors, which the trainer never holds as a whole."""
     assert isinstance(model, Policy)
     weight = model.decoder.tok_embeddings.weight if model.head is None else model.head.weight
-    return model.predicting_states(inputs).to(weight.dtype) @ weight.t()
+    return model.predicting_states(inputs).to(weight.dtype) @ weight.t() / model.shape.logit_divisor

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.environments.puzzle import Puzzle
-from stages.environments.solver_tool import CALL_END, Passage, write_told
+from stages.environments.solver_tool import CALL_END, Passage, write_tool_output
 from stages.environments.tables import names_of, taught_passages, to_table
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.sampling.completions import GENERATE_PATH, Completion, Completions
@@ -63,6 +63,6 @@ def transcript_model(folder: Path, puzzles: list[Puzzle]) -> list[list[Passage]]
     return transcripts
 
 
-def two_calls(transcript: list[Passage], told_first: list[str]) -> list[Passage]:
+def two_calls(transcript: list[Passage], tool_output_first: list[str]) -> list[Passage]:
     """A transcript with an empty call, and its answer, before it."""
-    return [Passage("<ask>\n</ask>"), Passage(write_told(told_first), by_tool=True), *transcript]
+    return [Passage("<ask>\n</ask>"), Passage(write_tool_output(tool_output_first), by_tool=True), *transcript]

@@ -66,10 +66,10 @@ def save_model(folder: Path, architecture: str, **changes: Any) -> None:
     torch.manual_seed(zlib.crc32(architecture.encode()))
     sizes: dict[str, Any] = {
         "vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256, "pad_token_id": None,
     }  # fmt: skip
     config = getattr(transformers, f"{architecture}Config")(**{**sizes, **changes})
-    model = getattr(transformers, f"{architecture}ForCausalLM")(config)
+    model = transformers.AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.normal_(1.0 if "norm" in name else 0.0, 0.2)

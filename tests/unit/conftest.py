@@ -1,7 +1,7 @@
-"""A finished run that the tests of this folder look at, and the request for a run that begins."""
+"""A finished run that the tests of this folder look at, the request for a run that begins, a context for stages."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
@@ -12,6 +12,7 @@ from prefect.client.schemas.objects import FlowRun
 from artifacts.layout import RunLayout
 from artifacts.store.store import Store
 from flows.opening import RunRequest
+from stages.context import Profile, StageContext
 from tests.support.made_run import make_run
 
 
@@ -28,4 +29,14 @@ def request_of_mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
     """Asks for the run `mine` as a flow run would, with changed settings."""
     monkeypatch.setattr("flows.opening.this_flow_run", lambda: FlowRun(flow_id=uuid4(), created=datetime.now(UTC)))
     monkeypatch.setattr("flows.opening.run_logger", logging.getLogger)
-    return lambda *overrides: RunRequest(run="mine", store=str(tmp_path / "store"), overrides=list(overrides))
+    return lambda *overrides: RunRequest(
+        run="mine", recipe="answers_only", store=str(tmp_path / "store"), overrides=list(overrides)
+    )
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> Iterator[StageContext]:
+    """A context of stages over an empty directory store."""
+    store, log = Store.open(str(tmp_path / "store")), logging.getLogger("test")
+    with StageContext(store, tmp_path / "scratch", Profile(), lambda *_: None, log) as ctx:
+        yield ctx

@@ -1,4 +1,4 @@
-"""The layout that ARCHITECTURE.md describes: no cycles, short chains of imports, rooms that are not crowded."""
+"""The layout that ARCHITECTURE.md describes: no cycles, short chains of imports, folders that are not crowded."""
 
 from collections import Counter
 from functools import cache
@@ -12,7 +12,7 @@ LONGEST = 10
 """Modules in a chain of imports inside a package. Imports inside functions count, imports for types do not."""
 REGISTRY = {"flows.cli.app"}
 """It names every command, which is imported when it runs, so it stands on top of each chain."""
-ROOM = 15
+MOST_MODULES = 15
 """Modules in a folder, those of its sub-folders not counted."""
 
 
@@ -39,7 +39,7 @@ def test_chains_of_imports_are_short(imports: dict[str, set[str]], package: str)
     assert len(chain) <= LONGEST, " > ".join(chain)
 
 
-def test_no_room_is_crowded(imports: dict[str, set[str]]) -> None:
+def test_no_folder_is_crowded(imports: dict[str, set[str]]) -> None:
     packages = {module.rpartition(".")[0] for module in imports}
-    rooms = Counter(module.rpartition(".")[0] for module in imports if module not in packages)
-    assert {room: count for room, count in rooms.items() if count > ROOM} == {}
+    folders = Counter(module.rpartition(".")[0] for module in imports if module not in packages)
+    assert {folder: count for folder, count in folders.items() if count > MOST_MODULES} == {}

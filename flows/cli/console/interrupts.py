@@ -3,12 +3,13 @@
 The first signal raises an exception in the main thread, so that child processes and scratch folders are cleaned up.
 Some code delays that exception: a C function that runs long, a lock of a library whose signal handler restarts system
 calls (polars installs one), a thread pool that waits for its tasks, code that catches everything. So a thread watches
-the signals, too, and ends the process after `LIMIT_S`. That loses nothing: whatever is stored is stored completely or
-not at all, the guards of `stages/processes/guard.py` end the children, and the next command removes scratch folders.
+the signals, too, and ends the process after `LIMIT_S`. Nothing is lost: each file is stored completely or not at all,
+the guards of `stages/processes/guard.py` end the children, and the next command removes scratch folders.
 """
 
 import atexit
 import os
+import select
 import signal
 import sys
 import threading
@@ -30,13 +31,13 @@ _SHOW_CURSOR = "\x1b[?25h"
 
 
 class Terminated(BaseException):
-    """SIGTERM as an exception, so that child processes are ended before this one ends."""
+    """SIGTERM as an exception, so that child processes end before this one."""
 
 
 def leave(status: int) -> NoReturn:
-    """Ends the process after the functions that are registered for its end.
+    """Runs the registered exit functions and ends the process.
 
-    The interpreter's own end takes a second after a run, because it frees every object and waits for threads.
+    The normal exit of the interpreter takes a second after a run, because it frees every object and waits for threads.
     """
     atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage] (there is no public name)
     with suppress(OSError):  # the reader, such as `head`, closed the pipe
@@ -58,21 +59,29 @@ class Interrupts:
         self._lock = threading.Lock()
         self._told = False
         self._main = threading.main_thread().ident
+        self._wake_read: int | None = None
+
+    def start(self) -> None:
+        """Begins to raise `KeyboardInterrupt` and `Terminated`; call it where they are caught.
+
+        The handlers come last, because the start of a thread waits for a lock, which a signal may interrupt.
+        """
         wake_read, wake_write = os.pipe()
+        self._wake_read = wake_read
+        threading.Thread(target=self._watch, args=(wake_read,), name="signal-watch", daemon=True).start()
         os.set_blocking(wake_write, False)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        for number in _STATUS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` and background jobs of shells ask for
-                signal.signal(number, self._interrupt)
         signal.signal(signal.SIGURG, lambda number, frame: None)
-        threading.Thread(target=self._watch, args=(wake_read,), name="signal-watch", daemon=True).start()
+        for number in _STATUS:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` and background jobs of shells ignore signals
+                signal.signal(number, self._interrupt)
 
     def command_ended(self) -> None:
-        """Raises no exceptions from now on: the command has ended, and this process ends anyway."""
+        """Stops raising exceptions, because the command has ended and this process ends in any case."""
         self._raises = False
 
     def tell(self, error: BaseException | None = None) -> int | None:
-        """Prints the line that explains an interruption, unless it is printed.
+        """Prints the line that explains an interruption, unless it was printed before.
 
         Args:
             error: KeyboardInterrupt or `Terminated`, if one was caught; a library may raise KeyboardInterrupt, too.
@@ -80,6 +89,9 @@ class Interrupts:
         Returns:
             The exit status; None if there was no signal and no such error.
         """
+        watched = [] if self._wake_read is None else [self._wake_read]
+        while self._received is None and select.select(watched, [], [], 0)[0]:
+            time.sleep(0.001)  # the watching thread is about to read a signal
         received = self._received
         if received is None and error is not None:
             received = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
@@ -96,9 +108,11 @@ class Interrupts:
 
     def _watch(self, wake_read: int) -> None:
         """Waits for a signal, makes the main thread notice it, and ends the process after the limit."""
-        status = None
-        while status is None:
-            status = next((_STATUS[number] for number in os.read(wake_read, 64) if number in _STATUS), None)
+        received = None
+        while received is None:
+            received = next((number for number in os.read(wake_read, 64) if number in _STATUS), None)
+        status = _STATUS[received]
+        self._received = self._received or received  # a library, as Prefect, may have put its handler in place of ours
         deadline = time.monotonic() + self._limit_s
         while time.monotonic() < deadline:
             if self._raises and self._main is not None:

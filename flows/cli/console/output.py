@@ -72,7 +72,8 @@ def print_damaged_json(document: Mapping[str, Any], store: Store, damaged: Seque
 
 
 def local_folder(store: Store) -> Path:
-    """Returns the folder for local files that are not artifacts: `.prefect` in a directory store or the default store.
+    """Returns the folder for local files other than artifacts: `.prefect` in a directory store, else in the default
+    store.
 
     Raises:
         StoreError: The folder, or an entry of it, is a symbolic link, so that files would be written elsewhere.
@@ -87,13 +88,27 @@ def local_folder(store: Store) -> Path:
     return folder
 
 
-def show_run(name: str, store: Store, options: Output) -> None:
-    """Prints a run's results before and after training, its promoted checkpoint, and how to use it."""
+def show_run(name: str, store: Store, options: Output, *, quiet: bool) -> None:
+    """Prints a run's results before and after training, its promoted checkpoint, and how to use it.
+
+    Args:
+        name: Name of the run.
+        store: Its store.
+        options: Whether to print JSON.
+        quiet: Whether to leave out the puzzle that shows the progress in words.
+    """
     from flows.lookup.history import read_run
+    from flows.report.before_after import find_before_after
     from flows.report.summary import print_summary, summary
 
     record = read_run(store, name)
     if options.json:
         print_json(summary(record, store))
-    else:
-        print_summary(record, store, terminal())
+        return
+    console = terminal()
+    if not quiet and (pair := find_before_after(record, store)):
+        from flows.cli.console.derivations import print_before_after
+
+        print_before_after(console, pair)
+        console.print()
+    print_summary(record, store, console)

@@ -26,7 +26,7 @@ def prefect_session(store: Store, options: Output) -> Generator[Callable[[], Abs
     """
     home = local_folder(store)
     if not options.debug:
-        # Otherwise Prefect writes half a line to stderr for each batch of logs that its server does not take.
+        # Otherwise Prefect writes half a line to stderr for each batch of logs that its server rejects.
         logging.raiseExceptions = False
     prepare_command_environment(home, debug=options.debug)
     with PrefectBackend(home / "server.log") as backend:

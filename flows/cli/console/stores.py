@@ -1,4 +1,4 @@
-"""Opens the store of a command that reads what a store holds."""
+"""Opens the store of a command that only reads."""
 
 from artifacts.errors import BadInputError
 from artifacts.layout import TOPS, is_ours
@@ -6,10 +6,10 @@ from artifacts.store.store import Store
 
 
 def filled_store(address: str) -> Store:
-    """Opens a store that holds something, and writes nothing.
+    """Opens a store that is not empty, for reading only.
 
     Raises:
-        BadInputError: There is no such folder, or what the address names is no store: it holds no artifact, no frozen
+        BadInputError: There is no such folder, or the address does not name a store: there is no artifact and no frozen
             recipe.
         StoreError: The store cannot be read.
     """

@@ -8,7 +8,7 @@ from flows.report.text.visible import one_line
 
 
 class Terminal(Console):
-    """A console that prints every string, also in tables and trees, as plain text on one line.
+    """A console that prints every string, including those in tables and trees, as plain text on one line.
 
     Rich's own console interprets `[red]`, `:bomb:` and `[link=...]`, and passes on escape sequences and line ends.
     """

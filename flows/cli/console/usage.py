@@ -11,7 +11,7 @@ _OUT_OF_RANGE = re.compile(r"Invalid value (\S+) for (--[\w-]+)\. Must")
 
 
 def usage_error(error: CycloptsError) -> str:
-    """Returns the error, the probable correction, and the command whose `--help` says more."""
+    """Returns the error, the probable correction, and the command whose `--help` explains more."""
     chain = list(error.command_chain or ())
     message = _unknown_argument(error, chain) or " ".join(str(error).split()).rstrip(".")
     message = _OUT_OF_RANGE.sub(r"\2: \1; must", message)

@@ -1,1 +1,1 @@
-"""Prefect's server and worker as our own processes, and access to servers of others."""
+"""Prefect's server and worker as processes of this program, and access to external servers."""

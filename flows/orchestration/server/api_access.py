@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from artifacts.errors import BadInputError, DeerstalkerError
-from artifacts.local.input_files import LARGEST_DOCUMENT, UnfitInputError, joined, read_regular
+from artifacts.local.input_files import (
+    LARGEST_DOCUMENT,
+    PLAIN_OR_GZIP,
+    UnfitInputError,
+    check_coding,
+    joined,
+    read_regular,
+)
 
 if TYPE_CHECKING:
     import httpx
@@ -32,7 +39,7 @@ _TEMPORARY = (502, 503, 504)
 
 
 def masked(address: str) -> str:
-    """Returns an address with `***` in place of user and password; accepts any text, also an invalid address."""
+    """Returns an address with `***` in place of user and password; accepts any text, even an invalid address."""
     return re.sub(r"^([A-Za-z][\w+.-]*://)?.*@", r"\1***@", address, flags=re.DOTALL)
 
 
@@ -97,7 +104,7 @@ def wait_for_external_server(url: str, auth: str | None) -> None:
         raise BadInputError(where, f"refuses the request (HTTP {refused})", "its auth string", remedy)
     if not health.is_success or health.text.strip() != "true":
         raise BadInputError(
-            where, f"answers, but is no Prefect API (HTTP {health.status_code})", _EXPECTED, "add /api?"
+            where, f"answers, but is not a Prefect API (HTTP {health.status_code})", _EXPECTED, "add /api?"
         )
 
 
@@ -111,15 +118,18 @@ def _get(client: "httpx.Client", path: str) -> "httpx.Response | None":
 
 
 def bounded_get(client: "httpx.Client", path: str) -> "httpx.Response":
-    """Returns status and content of an answer; one too large for a Prefect API, which answers in a word, is empty.
+    """Returns status and content of an answer; the content is empty if it is too large, too slow or not gzip.
 
     Raises:
-        httpx.HTTPError: The server could not be reached, or its answer broke off.
+        httpx.HTTPError: The server could not be reached, or its answer was cut off.
     """
     import httpx
 
-    with client.stream("GET", path) as answer, suppress(UnfitInputError):
-        return httpx.Response(answer.status_code, content=joined(answer.iter_bytes(), LARGEST_DOCUMENT))
+    with client.stream("GET", path, headers=PLAIN_OR_GZIP) as answer, suppress(UnfitInputError):
+        check_coding(answer.headers.get("Content-Encoding", ""))
+        return httpx.Response(
+            answer.status_code, content=joined(answer.iter_bytes(), LARGEST_DOCUMENT, EXTERNAL_TIMEOUT_S)
+        )
     return httpx.Response(answer.status_code)
 
 

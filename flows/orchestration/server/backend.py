@@ -1,7 +1,7 @@
 """The Prefect server of a command: one that runs already, or a local one that ends with the command.
 
 Prefect can start a server by itself, but then the command waits for it, Ctrl-C reaches it, and it survives a command
-that is killed. Here the server starts while the command imports modules, in a session of its own, under the guard of
+that is killed. Here the server starts while the command imports modules, in its own session, under the guard of
 `stages/processes/guard.py`.
 """
 
@@ -28,7 +28,7 @@ from stages.processes.guarded import GuardedProcess
 from stages.processes.scratch import PREFIX, Scratch
 
 TAG = "deerstalker"
-"""Tag of our flow runs on a server that others may share; the automation for dead runs watches only these."""
+"""Tag of Deerstalker's flow runs on a shared server; the automation for dead runs watches only these."""
 
 _START_TIMEOUT_S = 120.0
 _DRAIN_TIMEOUT_S = 30.0

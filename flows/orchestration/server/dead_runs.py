@@ -56,7 +56,7 @@ def crash_dead_runs(message: str, *, before: datetime, workers: Collection[str],
 
 
 def crash_dead_tasks(run: FlowRun) -> None:
-    """Marks task runs of killed attempts of a flow run as crashed; Prefect would list them as running for ever.
+    """Marks task runs of killed attempts of a flow run as crashed; Prefect would list them as running forever.
 
     Args:
         run: The current flow run. Its earlier attempts have ended, because it is running again.

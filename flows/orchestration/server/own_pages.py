@@ -1,4 +1,4 @@
-"""A guard in front of our Prefect server that refuses requests by web pages of other origins.
+"""A guard in front of the local Prefect server that refuses requests by web pages of other origins.
 
 Prefect's server answers any page in a browser of this machine, and a page could deploy programs that the worker runs.
 CORS only hides replies from a page; the server would still act on its requests. The guard refuses them beforehand.

@@ -1,4 +1,5 @@
-"""Changes to Prefect's server and worker that work around faults of Prefect 3.7.7; `FIXED_IN` says when each can go.
+"""Changes to Prefect's server and worker that work around faults of Prefect 3.7.7; `FIXED_IN` gives the version from
+which each can be removed.
 
 The server's process (`server_process.py`) calls `apply_to_server()` before it creates the server, the worker's process
 (`worker_process.py`) calls `apply_to_worker()`. Prefect 3.8 and later need a fastapi that vLLM 0.32 does not support. A
@@ -47,7 +48,7 @@ def finish_batches() -> None:
     """Makes the recorder of task runs write a batch to its end when the server stops.
 
     The recorder takes a batch off its queue and then writes it. A server that stops cancels the write, the batch is
-    lost, and its task runs stay `Running` for ever. `batches_finished()` waits for the writes.
+    lost, and its task runs stay `Running` forever. `batches_finished()` waits for the writes.
     """
     recorder = _recorder()
     recorder.record_bulk_task_run_events = Finishing(recorder.record_bulk_task_run_events)
@@ -105,9 +106,9 @@ def wait_briefly_for_earlier_events() -> None:
 def one_process_per_flow_run() -> None:
     """Makes a worker start a process for a flow run only after the last process of that flow run has ended.
 
-    A user can retry a flow run while its last process is still exiting. The worker knows its processes by flow run, so
-    the exit of the first one looks like that of the second. It then deletes the working directory in which the second
-    one starts, and the retry crashes.
+    A user can retry a flow run while its last process is still exiting. The worker stores its processes by flow run, so
+    it mistakes the exit of the first one for that of the second. It then deletes the working directory in which the
+    second one starts, and the retry crashes.
     """
     runner = _module("prefect.runner.runner").Runner
     execute = runner.execute_flow_run

@@ -156,7 +156,7 @@ def remove_external_password(record: InstallationRecord) -> None:
 
 
 def _replace_server(record: InstallationRecord, url: str) -> InstallationRecord:
-    """Returns the record for a new server at `url`; if the address changes, stops the worker of the old one."""
+    """Returns the record for a new server at `url`; if the address changes, stops the worker of the old server."""
     if record.url == url:
         return record.model_copy(update={"server": None})
     remove_external_password(record)

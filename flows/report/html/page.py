@@ -28,7 +28,7 @@ def page(template: str | Template, **values: Any) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """Returns a value for a template with invisible characters escaped; markup made by the templates stays as it is."""
+    """Returns a value for a template with invisible characters escaped; markup made by the templates is not escaped."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 

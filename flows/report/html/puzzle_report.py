@@ -61,7 +61,7 @@ def length_measure(stages: Stages, tokenizer: Ref[Checkpoint] | None, name: str 
             return LengthMeasure("characters", "", len)
         name = installed.file.partition(".")[0]
     chat = ChatTokenizer(folder)
-    return LengthMeasure("tokens", name or "", lambda prompt: len(chat.prompt_ids(prompt)))
+    return LengthMeasure("tokens", name or "", lambda prompt: len(chat.prompt_token_ids(prompt)))
 
 
 def write_report(stages: Stages, made: Ref[Puzzles], measure: LengthMeasure) -> str:

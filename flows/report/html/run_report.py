@@ -202,7 +202,7 @@ def _timeline(line: Timeline, url: str) -> dict[str, Any]:
 def _example(example: ExampleGroup) -> dict[str, Any]:
     return {
         "iteration": example.iteration,
-        "puzzle_id": example.puzzle_id,
+        "prompt_id": example.prompt_id,
         "size": example.size,
         "has_statements": example.makes_statements,
         "completions": [_completion(item, example.makes_statements) for item in example.completions],
@@ -212,7 +212,7 @@ def _example(example: ExampleGroup) -> dict[str, Any]:
 
 def _derivations(pair: BeforeAfter) -> dict[str, Any]:
     return {
-        "puzzle_id": pair.puzzle_id,
+        "prompt_id": pair.prompt_id,
         "split": pair.split,
         "completions": [_derivation(item) for item in (pair.before, pair.after)],
         "prompt": pair.prompt,

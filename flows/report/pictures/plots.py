@@ -1,6 +1,7 @@
 """Draws plots as PNG. Matplotlib is imported when the first plot is drawn; its `pyplot` never is."""
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 from flows.lookup.stages import PARTS
@@ -122,7 +123,7 @@ def health_plot(iterations: Sequence[IterationFigures]) -> bytes:
         finish(axes, f"{metric.title}, {metric.unit}" if metric.unit else metric.title, "", percent=metric.is_percent)
         _mark_phases(axes, iterations, -0.5)
         if not any((item.value(metric.key) or 0.0) < 0.0 for item in iterations):  # an estimate of KL may be negative
-            axes.set_ylim(0, 1.1 * axes.get_ylim()[1])  # nearly constant values would lie on the upper edge
+            axes.set_ylim(0, 1.1 * axes.get_ylim()[1])  # nearly constant values would be drawn on the upper edge
     for axes in list(figure.axes)[len(panels) :]:
         axes.set_visible(False)
     return to_png(figure)
@@ -133,7 +134,7 @@ def seconds_plot(iterations: Sequence[IterationFigures]) -> bytes:
     figure, axes = new_figure(5.6, 3.6)
     timed = [item for item in iterations if item.number > 0]
     bottom, worth_showing_s = [0.0] * len(timed), 0.01 * sum(item.total_s for item in timed)
-    for stage, colour in zip(PARTS, STAGE_COLOURS, strict=True):
+    for stage, colour in zip(PARTS, cycle(STAGE_COLOURS), strict=False):
         height = [item.seconds.get(stage, 0.0) for item in timed]
         if sum(height) > worth_showing_s:
             axes.bar([item.number for item in timed], height, bottom=bottom, color=colour, width=0.8, label=stage)

@@ -53,7 +53,7 @@ def marker(points: Sequence[object]) -> str:
 
 
 def blank_figure(width_in: float, height_in: float) -> "Figure":
-    """Returns a figure without panels, whose parts are laid out so that nothing overlaps."""
+    """Returns a figure without panels, with a layout in which nothing overlaps."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width_in, height_in), dpi=DPI, layout="constrained")

@@ -20,7 +20,7 @@ _KINDS = {
 
 
 def timeline_picture(line: Timeline) -> bytes:
-    """Draws a timeline as PNG. A thin line leads from the last input of a stage to its begin."""
+    """Draws a timeline as PNG. A thin line leads from the last input of a stage to its beginning."""
     from matplotlib.patches import Patch
 
     names = list(dict.fromkeys(bar.name for bar in line.bars))
@@ -58,7 +58,7 @@ def _draw(axes: "Axes", bar: Bar, row: int, line: Timeline) -> None:
     if bar.ready and begin - max(0.0, bar.ready[1]) > 0:
         axes.plot((max(0.0, bar.ready[1]), begin), (row, row), color=CONTRADICTED, linewidth=1.3, zorder=1)
     axes.broken_barh([(begin, end - begin)], (row - 0.36, 0.72), facecolors=_WORK)
-    for activity in ("store", "saving", "loading", "engine", "trainer"):  # what computes is drawn last
+    for activity in ("store", "saving", "loading", "engine", "trainer"):  # engine and trainer are drawn last
         spans = [(max(0.0, first), last - max(0.0, first)) for first, last in bar.of(activity) if last > 0]
         axes.broken_barh(spans, (row - 0.36, 0.72), facecolors=_COLOURS[activity])
     other = "" if bar.iteration == line.iteration else f"of iteration {bar.iteration}, "

@@ -23,7 +23,7 @@ _STATEMENTS_SHOWN = 40
 
 
 def headline(iterations: Sequence[IterationFigures]) -> str:
-    """Returns the main figures of the newest iteration in a line; as titles of versions they form a learning curve."""
+    """Returns the main figures of the newest iteration in a line; the titles of versions form a learning curve."""
     newest = iterations[-1]
     parts = [f"iteration {newest.number}"]
     if newest.sampled:
@@ -92,7 +92,7 @@ def completions_page(example: ExampleGroup) -> str:
     lines = [
         f"## One puzzle of iteration {example.iteration}",
         "",
-        f"Puzzle {code(example.puzzle_id)}: three of its {example.size} completions, as the model wrote them.",
+        f"Puzzle {code(example.prompt_id)}: three of its {example.size} completions, as the model wrote them.",
         "",
     ]
     for item in example.completions:
@@ -114,7 +114,7 @@ def before_after_page(shown: BeforeAfter) -> str:
     lines = [
         "## One puzzle before and after GRPO",
         "",
-        f"Puzzle {code(shown.puzzle_id)} of the {shown.split} split, the most likely completion of each model. The "
+        f"Puzzle {code(shown.prompt_id)} of the {shown.split} split, the most likely completion of each model. The "
         "lines of a completion begin with a bar; its statements about the puzzle are below them, with verdicts.",
         "",
     ]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _COLOURS = ("#0f766e", "#c2410c", "#1d4ed8", "#7c3aed", "#a16207", "#be185d", "#4d7c0f", "#0369a1")
 
 Fits = Mapping[str, tuple[PowerLaw, PowerLawBand | None] | None]
-"""The power law of each run with its interval; None where it would say nothing."""
+"""The power law of each run with its interval; None where it would be meaningless."""
 
 
 def learning_plot(curves: Mapping[str, LearningCurve], fits: Fits) -> bytes:
@@ -72,7 +72,7 @@ def lengths_plot(curves: Mapping[str, LearningCurve]) -> bytes:
             if known:
                 axes.plot(*zip(*known, strict=True), color=colour, linewidth=1.8, label=label)
         finish(axes, plain_label(name) if len(curves) > 1 else "tokens of a held-out answer", "weights after iteration")
-    panels[0].set_ylim(0, 1.1 * panels[0].get_ylim()[1])  # the panels share it; nearly equal lengths get room above
+    panels[0].set_ylim(0, 1.1 * panels[0].get_ylim()[1])  # of all panels; nearly equal lengths get space above
     return to_png(figure)
 
 
@@ -130,7 +130,7 @@ def cost_plot(models: Sequence[BenchmarkedModel], line: Line | None) -> bytes:
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.margins(x=0.15)
     low, high = axes.get_ylim()
-    axes.set_ylim(max(low, -0.05), min(high, 1.05))  # the line goes on beyond 0 and 1
+    axes.set_ylim(max(low, -0.05), min(high, 1.05))  # the line continues beyond 0 and 1
     return to_png(figure)
 
 

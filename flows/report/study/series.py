@@ -49,7 +49,7 @@ class LearningCurve:
     wrong_tokens: list[float | None]
 
     def power_law(self) -> tuple[PowerLaw, PowerLawBand | None] | None:
-        """Returns the power law of the curve with its interval; None if it would say nothing (`means_something`)."""
+        """Returns the power law of the curve with its interval; None if it would be meaningless (`means_something`)."""
         fit = fit_power_law(self.iterations, [item.mean for item in self.accuracy])
         if fit is None:
             return None
@@ -140,8 +140,8 @@ def read_learning_curve(record: RunRecord, store: Store) -> LearningCurve | None
     by_puzzle = {number: _means(table) for number, table in tables.items() if len(table)}
     if not by_puzzle:
         return None
-    puzzles = by_puzzle[max(by_puzzle)]["puzzle_id"].to_list()
-    same = {number: means for number, means in by_puzzle.items() if means["puzzle_id"].to_list() == puzzles}
+    puzzles = by_puzzle[max(by_puzzle)]["prompt_id"].to_list()
+    same = {number: means for number, means in by_puzzle.items() if means["prompt_id"].to_list() == puzzles}
     if len(same) < 2:
         return None
     scores_PN = np.stack([means["accuracy"].to_numpy() for means in same.values()], axis=1)
@@ -180,8 +180,8 @@ def accuracy_by_size(answered: Answered) -> dict[str, list[SizeGroup]]:
 
     Puzzles of similar size form groups of about equal numbers of puzzles, at most `_GROUPS`.
     """
-    sizes = answered.puzzles.select("puzzle_id", "num_clues", "difficulty").join(
-        _means(answered.results), on="puzzle_id", maintain_order="left"
+    sizes = answered.puzzles.select("prompt_id", "num_clues", "difficulty").join(
+        _means(answered.results), on="prompt_id", maintain_order="left"
     )
     scores = sizes["accuracy"].to_numpy()
     by_name = {"clues": sizes["num_clues"].to_list()}
@@ -198,7 +198,7 @@ def reliability(answered: Answered) -> list[Reliability]:
 
     Puzzles with fewer than the largest number of samples are left out.
     """
-    counts = answered.results.group_by("puzzle_id", maintain_order=True).agg(
+    counts = answered.results.group_by("prompt_id", maintain_order=True).agg(
         pl.len().alias("samples"), pl.col("exact").sum().alias("right")
     )
     samples = max(counts["samples"].to_list())
@@ -219,7 +219,7 @@ def _answered(title: str, report: Artifact, store: Store) -> Answered:
     results = _sampled(report.read_table("results.parquet", RESULTS))
     source = Artifact.open(store, Ref(**report.manifest.inputs["puzzles"]))
     puzzles = source.read_table(f"{report.manifest.facts['split']}.parquet", PUZZLES)
-    return Answered(title, results, puzzles.filter(pl.col("puzzle_id").is_in(results["puzzle_id"].unique().to_list())))
+    return Answered(title, results, puzzles.filter(pl.col("prompt_id").is_in(results["prompt_id"].unique().to_list())))
 
 
 def _sampled(results: pl.DataFrame) -> pl.DataFrame:
@@ -228,7 +228,7 @@ def _sampled(results: pl.DataFrame) -> pl.DataFrame:
 
 def _means(results: pl.DataFrame) -> pl.DataFrame:
     """Returns the mean accuracy of each puzzle, sorted by its id."""
-    return results.group_by("puzzle_id").agg(pl.col("accuracy").mean()).sort("puzzle_id")
+    return results.group_by("prompt_id").agg(pl.col("accuracy").mean()).sort("prompt_id")
 
 
 def _length(results: pl.DataFrame, *, exact: bool) -> float | None:

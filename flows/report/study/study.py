@@ -33,7 +33,7 @@ class RunStudy:
     Attributes:
         name: Its name.
         curve: Its learning curve; None if fewer than two iterations were measured.
-        fit: The power law of the curve with its interval; None if it would say nothing.
+        fit: The power law of the curve with its interval; None if it would be meaningless.
         answered: The answers of its models, the latest model last.
         alarms: The beginnings of alarms (see `alarms_of`).
     """
@@ -143,7 +143,7 @@ def refuted_table(runs: Sequence[RunStudy], benchmark: BenchmarkModels | None = 
         for model in run.answered:
             shown = refuted_statements(model.results, model.puzzles, EXAMPLES)
             examples.append((f"{run.name}, {model.title}", shown))
-    rows = [[name, item.puzzle_id, item.text, item.words] for name, refuted in examples for item in refuted]
+    rows = [[name, item.prompt_id, item.text, item.words] for name, refuted in examples for item in refuted]
     return {"head": ["", "puzzle", "statement", "clues that refute it"], "rows": rows} if rows else None
 
 

@@ -1,1 +1,1 @@
-"""Text made safe and fitted for people: visible characters, Markdown, line width."""
+"""Formats text for people: escapes invisible characters, writes Markdown, breaks lines."""

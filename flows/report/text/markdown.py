@@ -1,4 +1,4 @@
-"""Markdown for Prefect's interface, which shows the text of a model character by character and never interprets it.
+"""Markdown for Prefect's interface, in which the text of a model is shown character by character and never interpreted.
 
 Prefect's two interfaces treat HTML, entities and images in running text differently; both show a fenced block as it is.
 So the text of a model goes into fenced blocks only, and a fence is longer than any run of backticks inside it.
@@ -42,7 +42,7 @@ def code(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns the lines of a table. Cells are not escaped: they must be our own words, numbers or `code()`."""
+    """Returns the lines of a table. Cells are not escaped: they must be words of this program, numbers or `code()`."""
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return [*lines, *("| " + " | ".join(row) + " |" for row in rows)]
 

@@ -45,7 +45,7 @@ class SolvedModel:
             proto.constraints.add().bool_or.literals.extend(clause)
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
-        # Otherwise each solve ends with SIGINT's default action in force: Ctrl-C would kill this process at once.
+        # Otherwise each solve restores SIGINT's default action, and Ctrl-C would kill this process at once.
         solver.parameters.catch_sigint_signal = False
         solver.parameters.random_seed = 0
         # Presolve would take most of the time, because propagation nearly solves these small models.

@@ -25,7 +25,7 @@ _ALTERNATIVE = re.compile(
 )
 """Words between two values that make the second value an alternative to the first."""
 _LISTED = re.compile(r"(?:[^a-z0-9]|\b(?:the|in|at|a)\b)*")
-"""Words without meaning between two values, as in a list of values."""
+"""Characters and words that may separate the values of a list."""
 _CLAUSE = re.compile(r"\W*(?:was|were|is(?! the\b)|has|had|did|moved|left|never|cannot|could not)\b")
 """Words after a value that begin a statement about it, so that the value belongs to an explanation, not an answer."""
 _LEAD_IN = re.compile(
@@ -103,7 +103,7 @@ class LetteredAnswers:
         return write_answer(puzzle)
 
     def well_formed(self, text: str, puzzle: Puzzle) -> bool:
-        """Returns whether the answers stand as `well_formed` says, after the thought."""
+        """Returns whether the answers after the thought have the layout that `well_formed` checks."""
         start = answer_start(text, puzzle.thinking)
         return start is not None and well_formed(text[start:], puzzle.solution.keys())
 

@@ -37,7 +37,7 @@ def final_answer(text: str, answer_in: AnswerIn = "last_box") -> Span | None:
 
     Args:
         text: Any text.
-        answer_in: Where it stands (see `MathsConfig.answer_in`); under `anywhere` it is the whole text.
+        answer_in: The place of the answer (see `MathsConfig.answer_in`); `anywhere` returns the whole text.
     """
     match answer_in:
         case "last_box" | "first_box":

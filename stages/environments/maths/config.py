@@ -1,4 +1,4 @@
-"""Settings of mathematical problems from a file. Quick to import: no SymPy, no library of tables."""
+"""Settings of mathematical problems from a file. Does not import SymPy or Polars."""
 
 import json
 from functools import lru_cache
@@ -18,7 +18,7 @@ def installed_release() -> str:
 
 
 class MathsConfig(QuestionColumns):
-    r"""Mathematical problems of a JSONL, CSV or Parquet file, whose answers are compared by value with math-verify.
+    r"""Mathematical problems of JSONL, CSV or Parquet files, whose answers are compared by value with math-verify.
 
     In JSONL an answer may be a list: each of its entries is right.
     """
@@ -26,7 +26,7 @@ class MathsConfig(QuestionColumns):
     environment: Literal["maths"] = Field(default="maths", description="Name of the environment.")
     answer_in: AnswerIn = Field(
         default="last_box",
-        description="Where the final answer of a completion stands. `last_box`, `first_box`: in the last or first "
+        description="Place of the final answer in a completion. `last_box`, `first_box`: in the last or first "
         "\\boxed{...} that is closed. `answer_tag`: between the last <answer> and </answer>, in the last box there if "
         "there is one. `answer_line`: after the last `Answer:` among the last 300 characters, up to the end of the "
         "line. `anywhere`: where math-verify finds it by the settings of Open-RS, so that several boxes may be a set.",

@@ -18,11 +18,11 @@ from stages.processes.limited_calls import CallResult, LimitedCalls
 
 _SHOWN_PROBLEMS = 5
 _FIRST_RELEASE = "0.9.0"
-"""The release of math-verify whose sets have no release in their identity."""
+"""Sets that were read with this release of math-verify have no release in their identity."""
 
 
 class Maths:
-    """Mathematical problems whose answers stand where a rule says; see `stages.environments.environment.Environment`.
+    """Mathematical problems; a rule gives the place of the answer. See `stages.environments.environment.Environment`.
 
     Args:
         answer_in: The place of the final answer in a completion.
@@ -91,11 +91,7 @@ class Maths:
 
 
 class ProblemSource(QuestionSource[MathsConfig]):
-    """The content of a file of problems.
-
-    Args:
-        config: The file's path and columns.
-    """
+    """The files of a config; see `QuestionSource`."""
 
     def __init__(self, config: MathsConfig) -> None:
         super().__init__(config)
@@ -111,7 +107,7 @@ class ProblemSource(QuestionSource[MathsConfig]):
             BadInputError: The file is damaged or has too few problems; or an answer cannot be read, and
                 `MathsConfig.unreadable` says to refuse it.
         """
-        questions, empty = read_questions(self._content, self._config)
+        questions, empty = read_questions(self._parts, self._config)
         unread = unreadable([question.puzzle.solution[ANSWER] for question in questions])
         if unread and self._config.unreadable == "refuse":
             raise _refusal(self._config, [questions[number] for number in unread], len(questions))

@@ -1,8 +1,8 @@
 """Compares the final answer of a completion with the right one, by value, with math-verify.
 
 Call `verdict` in a process of `stages.processes.limited_calls`: SymPy may compute for hours, or take all memory. A
-limit inside that process ends most such comparisons, so that the process survives. The limit counts CPU time, because
-a limit by the clock, such as math-verify's own, gives other verdicts on a busy machine.
+limit inside that process ends most such comparisons, so that the process survives. The limit counts CPU time, because a
+limit of wall-clock time, such as math-verify's own, gives other verdicts on a busy machine.
 """
 
 import importlib
@@ -115,8 +115,8 @@ def _parsed(words: str) -> list[Any]:
 def _searched(text: str) -> list[Any]:
     """Returns the answer that math-verify finds in a text by the settings of Open-RS: an object and its words.
 
-    Several boxes may become one set, so an answer that is corrected later is wrong. Their setting `equations` has no
-    effect in math-verify 0.9, which reads equations in any case.
+    Several boxes may become one set, so a completion that corrects its answer later is wrong. Their setting `equations`
+    has no effect in math-verify 0.9, which reads equations in any case.
     Source: `accuracy_reward` in knoveleng/open-rs, src/open_r1/rewards.py.
     """
     from latex2sympy2_extended import NormalizationConfig

@@ -34,7 +34,7 @@ def choose_questions(
     path, kept, ambiguous = config.path, dict[str, FileQuestion](), set[str]()
     for question in sorted(questions, key=lambda item: SPLITS[::-1].index(item.split) if item.split else 0):
         first = kept.setdefault(question.puzzle.digest, question)
-        if first.puzzle.solution != question.puzzle.solution:
+        if first.puzzle.solution[ANSWER] != question.puzzle.solution[ANSWER]:
             if config.unusable == "refuse":
                 raise _ambiguous(path, first, question)
             ambiguous.add(question.puzzle.digest)
@@ -47,7 +47,7 @@ def choose_questions(
         f"{unusable} rows are empty or have a prompt with different answers, and were dropped": unusable,
     }
     warnings = tuple(f"{path}: {reason}" for reason, count in reasons.items() if count)
-    facts = {"file": path, "repeated": repeated, "unusable": unusable}
+    facts = {"file": config.location, "repeated": repeated, "unusable": unusable}
     return Items(_splits(order, sizes, path, repeated + unusable), facts, warnings)
 
 

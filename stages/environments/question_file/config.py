@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
+from urllib.parse import unquote
 
 from pydantic import Field, model_validator
 
@@ -13,6 +14,14 @@ from stages.environments.puzzle import FileGrader
 
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]+)\}")
 BRACES_AS_TEXT = "for braces as text write {{ and }}, as in \\boxed{{answer}}"
+HUB, HF = "hub:", "hf:"
+WEB = ("https://", "http://")
+REMOTE = (HUB, HF, *WEB)
+"""Beginnings of paths that are read once for a store."""
+_ON_THE_HUB = {
+    HUB: re.compile(r"hub:(?P<name>[\w.-]+/[\w.-]+)"),
+    HF: re.compile(r"hf://datasets/(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^/]+))?/(?P<files>.+)"),
+}
 _BRACES = {"{{": "{", "}}": "}"}
 
 
@@ -24,39 +33,80 @@ class WrittenNumber:
 
 
 class QuestionColumns(SourceConfig):
-    """Columns of a JSONL, CSV or Parquet file of questions; the splits are drawn by `seed`, or named by a column."""
+    """Columns of JSONL, CSV or Parquet files of questions; the splits are drawn by `seed`, or named by a column.
 
-    LOCATIONS: ClassVar[tuple[str, ...]] = ("path",)
+    A column inside others has a dotted name: `extra_info.index`.
+    """
+
+    LOCATIONS: ClassVar[tuple[str, ...]] = ("path", "config", "split", "revision")
 
     path: str = Field(
         min_length=1,
         description="The file, .jsonl, .csv or .parquet: a path (a relative one starts at the working directory), "
-        "file:// or s3://bucket/key. Its content, not its path, decides whether a set is made again.",
+        "file://, s3://bucket/key, https://, or hf://datasets/OWNER/NAME/FILE of Hugging Face's hub, with * for "
+        "several files. hub:OWNER/NAME is the Parquet to which the hub has converted a data set. Its content, not its "
+        "path, decides whether a set is made again. A file of the hub or of https:// is read once for a store.",
     )
-    question: str = Field(default="question", min_length=1, description="Column of the question.")
+    config: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Configuration of a data set hub:OWNER/NAME; null: the only one, or `default`.",
+    )
+    split: str | None = Field(
+        default=None, min_length=1, description="Split of a data set hub:OWNER/NAME; null: the only one."
+    )
+    revision: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Commit, tag or branch of a data set of the hub; null: `main`, and `refs/convert/parquet` of "
+        "hub:OWNER/NAME. The commit is part of the set's identity.",
+    )
+    question: str = Field(
+        default="question", min_length=1, description="Column of the question: texts, or lists of chat messages."
+    )
     answer: str = Field(
         default="answer", min_length=1, description="Column of the right answer: texts, or numbers as they are written."
+    )
+    answer_after: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Mark after whose last occurrence the right answer stands in its column, such as ####; null: the "
+        "column holds nothing else.",
     )
     id: str | None = Field(
         default=None, min_length=1, description="Column of a unique id; null: the number of the line or row."
     )
-    split: str | None = Field(
+    split_column: str | None = Field(
         default=None,
         min_length=1,
         description="Column that says train, val or test; `puzzles.train`, `val` and `test` are drawn from the rows of "
         "each. null: all three are drawn from all rows.",
     )
+    reward_columns: tuple[str, ...] = Field(
+        default=(), description="Further columns that your own reward function reads, as fields of its `item`: texts."
+    )
     prompt: str = Field(
         default="{question}",
         min_length=1,
         description="Prompt, in which {question} stands for the question and {NAME} for the column NAME. For braces "
-        "around a text write {{ and }}.",
+        "around a text write {{ and }}. Of a list of messages it is the last one; those before it stay.",
     )
     unusable: Literal["refuse", "drop"] = Field(
         default="refuse",
         description="What happens to a row with an empty question or answer, and to a prompt with different answers. "
         "`refuse`: an error. `drop`: they are left out, and the fact `unusable` of the set counts the rows.",
     )
+
+    @model_validator(mode="after")
+    def _path_is_complete(self) -> Self:
+        scheme = next((word for word in (HUB, HF) if self.path.startswith(word)), None)
+        if scheme is not None and not _ON_THE_HUB[scheme].fullmatch(self.path):
+            raise ValueError(f"path is {self.path!r}; write hub:OWNER/NAME, or hf://datasets/OWNER/NAME/FILE")
+        if scheme != HUB and (self.config or self.split):
+            raise ValueError("config and split choose a part of a data set hub:OWNER/NAME; split_column names a column")
+        if self.revision and (scheme is None or "@" in self.path):
+            raise ValueError("revision is that of a data set of the hub, whose path names no other one")
+        return self
 
     @model_validator(mode="after")
     def _prompt_asks(self) -> Self:
@@ -76,13 +126,21 @@ class QuestionColumns(SourceConfig):
     @property
     def columns(self) -> tuple[str, ...]:
         """All columns that are read; no other column is stored."""
-        optional = (column for column in (self.id, self.split) if column is not None)
-        return tuple(dict.fromkeys((*self.prompt_columns, self.answer, *optional)))
+        optional = (column for column in (self.id, self.split_column) if column is not None)
+        return tuple(dict.fromkeys((*self.prompt_columns, self.answer, *optional, *self.reward_columns)))
 
     @property
     def location(self) -> str | None:
-        """The file."""
-        return self.path
+        """The file, or the part of a data set."""
+        named = (("config", self.config), ("split", self.split), ("revision", self.revision))
+        return " ".join([self.path, *(f"{name}={value}" for name, value in named if value is not None)])
+
+    @property
+    def on_the_hub(self) -> tuple[str, str | None, str | None]:
+        """Data set, revision and files of a path of the hub; None for what it does not name."""
+        match = next(found for form in _ON_THE_HUB.values() if (found := form.fullmatch(self.path)))
+        parts = match.groupdict()
+        return parts["name"], self.revision or unquote(parts.get("revision") or "") or None, parts.get("files")
 
     def answer_text(self, value: object) -> object:
         """Returns the value of the answer's column; a subclass that allows other values converts them to one text."""
@@ -106,7 +164,7 @@ class QuestionColumns(SourceConfig):
 
 
 class QuestionFileConfig(QuestionColumns):
-    """Questions and answers of a JSONL, CSV or Parquet file; the splits are drawn by `seed`, or named by a column."""
+    """Questions and answers of JSONL, CSV or Parquet files; the splits are drawn by `seed`, or named by a column."""
 
     environment: Literal["file"] = Field(default="file", description="Name of the environment.")
     grader: FileGrader = Field(

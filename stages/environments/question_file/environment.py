@@ -1,17 +1,17 @@
 """The environment of questions from a file. A question has one answer, named `answer`."""
 
-import hashlib
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from artifacts.errors import BadInputError
 from stages.environments.capabilities import Items
 from stages.environments.puzzle import FILE_GRADERS, FileGrader, Graded, Grader, Puzzle
 from stages.environments.question_file.choice import choose_questions
 from stages.environments.question_file.config import QuestionColumns, QuestionFileConfig
+from stages.environments.question_file.files import opened_files
 from stages.environments.question_file.graders import read_answer, read_gold, written
-from stages.environments.question_file.reading import content_of, read_questions
+from stages.environments.question_file.reading import check_part, read_questions
 from stages.environments.single_answer import ANSWER, MISSING, single_grade
 
 ColumnsT = TypeVar("ColumnsT", bound=QuestionColumns)
@@ -66,16 +66,19 @@ class WritableQuestionFile(QuestionFile):
 
 
 class QuestionSource(Generic[ColumnsT]):
-    """The content of a file of questions.
+    """The files of a config, which are found at once.
 
     Args:
-        config: The file's path and columns.
+        config: Their path and columns.
+
+    Raises:
+        BadInputError: They do not exist, cannot be read, or lack a column.
     """
 
     def __init__(self, config: ColumnsT) -> None:
-        content = content_of(config.path)
-        self._config, self._content = config, content
-        self.identity: dict[str, Any] = {"sha256": hashlib.sha256(content).hexdigest()}
+        self._config, files = config, opened_files(config)
+        self._parts, self.identity = files.parts, dict(files.identity)
+        check_part(self._parts[0], config)
 
     def items(self, sizes: Mapping[str, int], seed: int) -> Items:
         """Returns the questions of each split (see `choice.choose_questions`).
@@ -83,7 +86,7 @@ class QuestionSource(Generic[ColumnsT]):
         Raises:
             BadInputError: The file is damaged, or has too few questions.
         """
-        questions, empty = read_questions(self._content, self._config)
+        questions, empty = read_questions(self._parts, self._config)
         return choose_questions(questions, empty, sizes, seed, self._config)
 
 

@@ -2,26 +2,32 @@
 
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, Literal, cast
+from typing import Any, BinaryIO, Literal, cast
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 
+from artifacts.documents.conversation import Message, read_messages, stored_prompt
 from artifacts.documents.parsing import text_problem
 from artifacts.documents.suggestions import closest, did_you_mean
 from artifacts.errors import BadInputError
-from artifacts.local.input_files import LARGEST_TABLE, read_input
-from artifacts.store.location import local_folder
-from artifacts.store.store import MissingKeyError, Store
+from artifacts.local.input_files import LARGEST_TABLE, UnfitInputError, read_at_most
 from stages.environments.puzzle import Puzzle
 from stages.environments.question_file.config import BRACES_AS_TEXT, QuestionColumns, WrittenNumber
-from stages.environments.single_answer import ANSWER, single_item
+from stages.environments.question_file.files import QuestionPart
+from stages.environments.single_answer import ANSWER, ITEM, reward_item, single_item
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 _SHOWN_COLUMNS = 20
+_MOST_LEVELS = 8
+"""Objects inside each other whose fields have names."""
+_ROWS_AT_ONCE = 64
+"""Rows of a Parquet file that are decoded before their size is known; a cell has less than 2 GiB."""
 
 
 @dataclass(frozen=True)
@@ -39,55 +45,40 @@ class FileQuestion:
     where: str
 
 
-def content_of(path: str) -> bytes:
-    """Returns the content of a file that a recipe names by a local path, file:// or s3://.
-
-    Raises:
-        BadInputError: There is no such file, or it cannot be read.
-    """
-    expected, remedy = "a .jsonl, .csv or .parquet file", "check puzzles.puzzle.path"
-    if (local := local_folder(path)) is not None:
-        if not local.is_absolute():
-            remedy = "a relative puzzles.puzzle.path starts at the working directory"
-        return read_input(local, expected, remedy, where=str(local.absolute()), most_bytes=LARGEST_TABLE)
-    folder, _, name = path.rpartition("/")
-    try:
-        return Store.open(folder, writable=False).read_bytes(name, LARGEST_TABLE)
-    except MissingKeyError as error:
-        raise BadInputError(path, "no such file", expected, remedy) from error
-
-
-def read_questions(content: bytes, config: QuestionColumns) -> tuple[list[FileQuestion], int]:
-    """Returns the questions of a file in their order, and the number of rows dropped because a text of theirs is empty.
+def read_questions(parts: Sequence[QuestionPart], config: QuestionColumns) -> tuple[list[FileQuestion], int]:
+    """Returns the questions of files in their order, and the number of rows dropped because a text of theirs is empty.
 
     Args:
-        content: Content of the file at `config.path`.
+        parts: The files.
         config: Columns and prompt.
 
     Raises:
-        BadInputError: The file is damaged, lacks a column, or has a row without a usable question or answer; two rows
+        BadInputError: A file is damaged, lacks a column, or has a row without a usable question or answer; two rows
             have the same id.
     """
-    kind, rows = _table(content, config)
     questions: list[FileQuestion] = []
     places: dict[str, str] = {}
     empty = 0
-    for number, *values in rows:
-        where, row = f"{kind} {number}", dict(zip(config.columns, values, strict=True))
-        if config.unusable == "drop" and (_is_empty(row[config.question]) or _is_empty(row[config.answer])):
-            empty += 1
-            continue
-        question = _question(config, where, row, f"{number}")
-        puzzle_id = question.puzzle.puzzle_id
-        if puzzle_id in places:
-            raise BadInputError(
-                f"{config.path}, {where}, column {config.id!r}",
-                f"the id {puzzle_id[:60]!r} of {places[puzzle_id]}",
-                "an id that no other row has",
-                "make the ids different, or leave puzzles.puzzle.id out",
-            )
-        places[puzzle_id] = where
-        questions.append(question)
+    for order, part in enumerate(parts):
+        kind, rows = _rows(part, config)
+        for number, row in rows:
+            where = f"{part.name}, {kind} {number}"
+            needed = (row[column] for column in (config.question, config.answer) if column in row)
+            if config.unusable == "drop" and any(map(_is_empty, needed)):
+                empty += 1
+                continue
+            name = f"{number}" if len(parts) == 1 else f"{order}-{number}"
+            question = _question(config, where, row, name)
+            prompt_id = question.puzzle.prompt_id
+            if prompt_id in places:
+                raise BadInputError(
+                    f"{where}, column {config.id!r}",
+                    f"the id {prompt_id[:60]!r} of {places[prompt_id]}",
+                    "an id that no other row has",
+                    "make the ids different, or leave puzzles.puzzle.id out",
+                )
+            places[prompt_id] = question.where
+            questions.append(question)
     if not questions:
         raise BadInputError(
             config.path, f"{empty} rows, all empty" if empty else "no rows", "at least one question",
@@ -96,28 +87,66 @@ def read_questions(content: bytes, config: QuestionColumns) -> tuple[list[FileQu
     return questions, empty
 
 
+def check_part(part: QuestionPart, config: QuestionColumns) -> None:
+    """Checks a file before it is read: the columns in the footer of a Parquet file, or that another one can be read.
+
+    Raises:
+        BadInputError: It cannot be read; or it is no Parquet file, lacks a column, or has too many bytes in those that
+            are needed.
+    """
+    with part.opened() as stream:
+        if _suffix(part) == ".parquet":
+            _parquet_columns(stream, part, config)
+        else:
+            stream.read(1)
+
+
 def _is_empty(value: object) -> bool:
-    return value is None or (isinstance(value, str) and not value.strip())
+    return value is None or value == [] or (isinstance(value, str) and not value.strip())
 
 
 def _question(config: QuestionColumns, where: str, row: dict[str, Any], number: str) -> FileQuestion:
-    row = {**row, config.answer: config.answer_text(row[config.answer])}
-    texts = {column: _text(value, f"{config.path}, {where}, column {column!r}") for column, value in row.items()}
+    messages: list[Message] = []
+    texts: dict[str, str] = {}
+    for column, value in row.items():
+        place, said = f"{where}, column {column!r}", value
+        if column in config.prompt_columns and isinstance(value, list):
+            if messages:
+                raise BadInputError(place, "a second list of messages", "one in a prompt", "name one in the prompt")
+            messages = read_messages(cast("list[object]", value), place)
+            said = messages[-1]["content"]
+        elif column == config.answer:
+            said = config.answer_text(value)
+        texts[column] = _text(said, place)
+    answer = _final(texts[config.answer], config, f"{where}, column {config.answer!r}")
     for column in dict.fromkeys((config.question, config.answer, config.id)):
-        if column in texts and not texts[column].strip():
-            raise BadInputError(
-                f"{config.path}, {where}, column {column!r}", "an empty text", "a text", "fill it in, or drop the row"
-            )
-    prompt, answer = config.write_prompt(texts), texts[config.answer].strip()
-    split = None if config.split is None else texts[config.split].strip()
+        if column in texts and not (answer if column == config.answer else texts[column]).strip():
+            raise BadInputError(f"{where}, column {column!r}", "an empty text", "a text", "fill it in, or drop the row")
+    prompt = stored_prompt([*messages[:-1], {"role": "user", "content": config.write_prompt(texts)}])
+    split = None if config.split_column is None else texts[config.split_column].strip()
     if split is not None and split not in SPLITS:
         raise BadInputError(
-            f"{config.path}, {where}, column {config.split!r}", repr(split[:60]), "train, val or test", "rename it"
+            f"{where}, column {config.split_column!r}", repr(split[:60]), "train, val or test", "rename it"
         )
-    puzzle_id = number if config.id is None else texts[config.id].strip()
-    puzzle = single_item(puzzle_id, config.environment_name, prompt, {ANSWER: answer})
-    config.check_answer(answer, f"{config.path}, {where}, column {config.answer!r}")
-    return FileQuestion(puzzle, split, where)
+    prompt_id = number if config.id is None else texts[config.id].strip()
+    solution = {ANSWER: answer}
+    if config.reward_columns:
+        further = {column: texts[column] for column in config.reward_columns}
+        solution[ITEM] = json.dumps({**further, **reward_item(prompt, {ANSWER: answer})})
+    puzzle = single_item(prompt_id, config.environment_name, prompt, solution)
+    config.check_answer(answer, f"{where}, column {config.answer!r}")
+    return FileQuestion(puzzle, split, where.removeprefix(f"{config.path}, "))
+
+
+def _final(answer: str, config: QuestionColumns, where: str) -> str:
+    """Returns the right answer: what stands after the last mark, if answers have one."""
+    if config.answer_after is None:
+        return answer.strip()
+    _, mark, final = answer.rpartition(config.answer_after)
+    if not mark:
+        found = f"no {config.answer_after!r} in {answer[-60:]!r}"
+        raise BadInputError(where, found, "an answer after this mark", "correct puzzles.puzzle.answer_after")
+    return final.strip()
 
 
 def _text(value: object, where: str) -> str:
@@ -138,29 +167,35 @@ def _text(value: object, where: str) -> str:
     return value
 
 
-def _table(content: bytes, config: QuestionColumns) -> tuple[str, Sequence[tuple[Any, ...]]]:
+def _suffix(part: QuestionPart) -> str:
+    return PurePosixPath(part.name).suffix.lower()
+
+
+def _rows(part: QuestionPart, config: QuestionColumns) -> tuple[str, Iterable[tuple[int, dict[str, Any]]]]:
     """Returns `line` or `row`, and for each row its number, counted from 1, and the values of `config.columns`."""
-    suffix = PurePosixPath(config.path).suffix.lower()
-    if suffix in (".jsonl", ".ndjson"):
-        return "line", _json_lines(content, config)
-    if suffix not in (".csv", ".parquet"):
-        raise BadInputError(config.path, f"a name that ends in {suffix!r}", ".jsonl, .csv or .parquet", "convert it")
-    return "row", (_csv if suffix == ".csv" else _parquet)(content, config)
+    if (suffix := _suffix(part)) not in (".jsonl", ".ndjson", ".csv", ".parquet"):
+        raise BadInputError(part.name, f"a name that ends in {suffix!r}", ".jsonl, .csv or .parquet", "convert it")
+    with part.opened() as stream:
+        if suffix == ".parquet":
+            return "row", _parquet(stream, part, config)
+        try:
+            content = read_at_most(stream.read, LARGEST_TABLE)
+        except UnfitInputError as error:
+            raise BadInputError(part.name, f"{error.strerror}", "a smaller file", "divide it") from error
+    return ("row", _csv(content, part, config)) if suffix == ".csv" else ("line", _json_lines(content, part, config))
 
 
-def _json_lines(content: bytes, config: QuestionColumns) -> list[tuple[Any, ...]]:
+def _json_lines(content: bytes, part: QuestionPart, config: QuestionColumns) -> list[tuple[int, dict[str, Any]]]:
     expected = "a JSON object on every line"
     try:
         lines = content.decode("utf-8-sig").split("\n")  # other line separators may stand inside a JSON text
     except UnicodeDecodeError as error:
-        raise BadInputError(
-            config.path, f"byte {error.start + 1} is not UTF-8", expected, "save it as UTF-8"
-        ) from error
-    rows: list[tuple[Any, ...]] = []
+        raise BadInputError(part.name, f"byte {error.start + 1} is not UTF-8", expected, "save it as UTF-8") from error
+    rows: list[tuple[int, dict[str, Any]]] = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        where = f"{config.path}, line {number}"
+        where = f"{part.name}, line {number}"
         try:
             row = json.loads(line, parse_int=WrittenNumber, parse_float=WrittenNumber, parse_constant=WrittenNumber)
         except (ValueError, RecursionError) as error:
@@ -168,38 +203,113 @@ def _json_lines(content: bytes, config: QuestionColumns) -> list[tuple[Any, ...]
             raise BadInputError(where, f"not JSON ({reason})", expected, "correct the line") from error
         if not isinstance(row, dict):
             raise BadInputError(where, f"not an object: {line.strip()[:60]}", expected, "write {...} on the line")
-        named = cast("dict[str, Any]", row)
+        named = flat(cast("dict[str, Any]", row))
         _check_columns(named, where, config)
-        rows.append((number, *(named[column] for column in config.columns)))
+        rows.append((number, {column: named[column] for column in config.columns}))
     return rows
 
 
-def _csv(content: bytes, config: QuestionColumns) -> list[tuple[Any, ...]]:
-    frame = _opened(lambda: pl.read_csv(io.BytesIO(content), infer_schema=False), config, "CSV")
-    _check_columns(frame.columns, config.path, config)
-    rows = enumerate(frame.select(config.columns).rows(), start=1)
-    return [(number, *row) for number, row in rows if any(value is not None for value in row)]  # not blank lines
+def flat(row: Mapping[str, Any], within: str = "", levels: int = _MOST_LEVELS) -> dict[str, Any]:
+    """Returns the values of a row by name; those inside objects have dotted names, after the object's own.
+
+    Args:
+        row: The row.
+        within: What precedes their names.
+        levels: Number of levels of objects; names of many would take quadratic memory.
+    """
+    named = {f"{within}{name}": value for name, value in row.items()}
+    for name, value in row.items():
+        if isinstance(value, dict) and levels:
+            named = {**flat(cast("dict[str, Any]", value), f"{within}{name}.", levels - 1), **named}
+    return named
 
 
-def _parquet(content: bytes, config: QuestionColumns) -> list[tuple[Any, ...]]:
-    schema = _opened(lambda: pl.read_parquet_schema(io.BytesIO(content)), config, "Parquet")
-    _check_columns(schema, config.path, config)
-    for column in config.columns:
-        if not (schema[column].is_numeric() or schema[column] in (pl.String, pl.Categorical, pl.Enum, pl.Null)):
-            raise BadInputError(
-                f"{config.path}, column {column!r}", f"type {schema[column]}", "texts or numbers", "convert the column"
-            )
-    columns = list(config.columns)
-    frame = _opened(lambda: pl.read_parquet(io.BytesIO(content), columns=columns), config, "Parquet")
-    return [(number, *row) for number, row in enumerate(frame.select(columns).cast(pl.String).rows(), start=1)]
-
-
-def _opened(read: Callable[[], Any], config: QuestionColumns, kind: str) -> Any:
+def _csv(content: bytes, part: QuestionPart, config: QuestionColumns) -> list[tuple[int, dict[str, Any]]]:
     try:
-        return read()
-    except (pl.exceptions.PolarsError, OSError) as error:
-        reason = str(error).strip().partition("\n")[0][:200]
-        raise BadInputError(config.path, f"not {kind} ({reason})", f"a {kind} file", "check the file") from error
+        frame = pl.read_csv(io.BytesIO(content), infer_schema=False)
+    except pl.exceptions.PolarsError as error:
+        raise _damaged(part, "CSV", error) from error
+    _check_columns(frame.columns, part.name, config)
+    rows = enumerate(frame.select(config.columns).iter_rows(named=True), start=1)
+    return [(number, row) for number, row in rows if any(value is not None for value in row.values())]  # no blank lines
+
+
+def _parquet(stream: BinaryIO, part: QuestionPart, config: QuestionColumns) -> Iterable[tuple[int, dict[str, Any]]]:
+    file, expressions = _parquet_columns(stream, part, config)
+    try:
+        table = _decoded(file, _heads(config, file.schema_arrow.names), part)
+    except pa.ArrowException as error:
+        raise _damaged(part, "Parquet", error) from error
+    frame = cast("pl.DataFrame", pl.from_arrow(table))
+    return enumerate(frame.select(**expressions).iter_rows(named=True), start=1)
+
+
+def _decoded(file: pq.ParquetFile, columns: Sequence[str], part: QuestionPart) -> pa.Table:
+    """Reads columns up to a limit: a text that many rows repeat is stored once, so that 500 bytes can hold 20 GB."""
+    batches: list[pa.RecordBatch] = []
+    size_bytes = 0
+    for batch in file.iter_batches(_ROWS_AT_ONCE, columns=list(columns)):
+        size_bytes += batch.nbytes
+        _check_table_size(size_bytes, part)
+        batches.append(batch)
+    return pa.Table.from_batches(batches) if batches else file.schema_arrow.empty_table().select(list(columns))
+
+
+def _check_table_size(size_bytes: int, part: QuestionPart) -> None:
+    if size_bytes > LARGEST_TABLE:
+        found = f"{size_bytes:,} bytes in the columns that are read"
+        raise BadInputError(part.name, found, f"at most {LARGEST_TABLE:,}", "name a smaller file or configuration")
+
+
+def _parquet_columns(
+    stream: BinaryIO, part: QuestionPart, config: QuestionColumns
+) -> tuple[pq.ParquetFile, dict[str, pl.Expr]]:
+    """Returns an open Parquet file and the expression of each column that is read, after reading its footer only."""
+    try:
+        file = pq.ParquetFile(stream, pre_buffer=True)
+        empty = cast("pl.DataFrame", pl.from_arrow(file.schema_arrow.empty_table()))
+    except pa.ArrowException as error:
+        raise _damaged(part, "Parquet", error) from error
+    expressions = dict(_expressions(empty.schema))
+    _check_columns(expressions, part.name, config)
+    heads, size_bytes = _heads(config, empty.columns), 0
+    for number in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(number)
+        columns = (group.column(index) for index in range(group.num_columns))
+        size_bytes += sum(item.total_uncompressed_size for item in columns if _head(item.path_in_schema, heads))
+    _check_table_size(size_bytes, part)
+    return file, {column: expressions[column] for column in config.columns}
+
+
+def _heads(config: QuestionColumns, names: Sequence[str]) -> list[str]:
+    """Returns the columns of a file in which those of a config are."""
+    return list(dict.fromkeys(head for column in config.columns if (head := _head(column, names))))
+
+
+def _head(column: str, names: Sequence[str]) -> str | None:
+    """Returns the column of a file, of several the longest name, in which a column is."""
+    return max((name for name in names if f"{column}.".startswith(f"{name}.")), key=len, default=None)
+
+
+def _expressions(
+    schema: Mapping[str, Any], of: pl.Expr | None = None, within: str = ""
+) -> Iterator[tuple[str, pl.Expr]]:
+    """Yields the name of each column, with dots inside others, and the expression of its values as they were written.
+
+    Whole numbers that are stored as floats, as tables with gaps do, have no fraction: 13, not 13.0.
+    """
+    for name, kind in schema.items():
+        value = pl.col(name) if of is None else of.struct.field(name)
+        if isinstance(kind, pl.Struct):
+            yield from _expressions(kind.to_schema(), value, f"{within}{name}.")
+        if isinstance(kind, pl.Categorical | pl.Enum) or kind.is_numeric():
+            value = value.cast(pl.String).str.strip_suffix(".0") if kind.is_float() else value.cast(pl.String)
+        yield f"{within}{name}", value
+
+
+def _damaged(part: QuestionPart, kind: str, error: Exception) -> BadInputError:
+    reason = str(error).strip().partition("\n")[0][:200]
+    return BadInputError(part.name, f"not {kind} ({reason})", f"a {kind} file", "check the file")
 
 
 def _check_columns(columns: Any, where: str, config: QuestionColumns) -> None:

@@ -32,8 +32,8 @@ class ReasoningGymConfig(GeneratorConfig):
     )
     instruction: str = Field(
         default=INSTRUCTION,
-        description="Sentence below each question that says where the answer stands. The grader reads the text between "
-        "the last `<answer>` and `</answer>`.",
+        description="Sentence below each question that says where to write the answer. The grader reads the text "
+        "between the last `<answer>` and `</answer>`.",
     )
     partial_credit: bool = Field(
         default=False,

@@ -29,11 +29,11 @@ from stages.processes.cpu_limit import CpuLimitError, cpu_limit
 from stages.processes.limited_calls import CallResult, LimitedCalls
 
 _MAKING_S = 60.0
-"""CPU seconds after which a generator counts as one that does not return; most take milliseconds."""
+"""CPU seconds after which a generator is assumed not to return; most take milliseconds."""
 _SCORING_S = 10.0
 """CPU seconds after which an answer counts as wrong; scorers take milliseconds."""
 _LOADING_S = 600.0
-"""Seconds by the clock within which a process must have imported the package: 5 s on a free core."""
+"""Wall-clock seconds within which a process must import the package, which takes 5 s on a free core."""
 _INDICES = 2**31
 """Number of items of a generator. Some generators use the number of an item as a 32-bit seed."""
 
@@ -117,7 +117,7 @@ class ReasoningGym:
         answers = [None if (said := read_answer(text)) is None else said[0] for text, _ in answered]
         items: list[dict[str, Any]] = [json.loads(puzzle.solution[ITEM]) for _, puzzle in answered]
         for item, (_, puzzle) in zip(items, answered, strict=True):
-            check_release(item["release"], f"item {puzzle.puzzle_id}")
+            check_release(item["release"], f"item {puzzle.prompt_id}")
         calls = {
             number: (self._task, item["level"], item["attributes"], answer, json.dumps(item["entry"]))
             for number, (answer, item) in enumerate(zip(answers, items, strict=True))

@@ -45,7 +45,7 @@ class TemporalClue(LetteredAnswers):
         values = cut(puzzle.prompt).scenario.values()
         return self.mark, *(name for names in values.values() for name in names)
 
-    def read(self, puzzle_id: str, num_clues: int, prompt: str, solution: dict[str, str]) -> Puzzle:
+    def read(self, prompt_id: str, num_clues: int, prompt: str, solution: dict[str, str]) -> Puzzle:
         """Returns a puzzle from its text and solution.
 
         Raises:
@@ -62,7 +62,7 @@ class TemporalClue(LetteredAnswers):
             if answer not in named.get(form[letter], ()):
                 raise BadInputError(f"solution.{letter}", repr(answer), f"a {form[letter]} of the puzzle")
         return Puzzle(
-            puzzle_id=puzzle_id,
+            prompt_id=prompt_id,
             environment=self.name,
             prompt=prompt,
             solution=solution,
@@ -85,11 +85,11 @@ class TemporalClue(LetteredAnswers):
         if reading.unread:
             unread = tuple(f"{item.part} {item.position}: {item.text}" for item in reading.unread)
             seconds = time.perf_counter() - started
-            return Checked(puzzle.puzzle_id, unread, {}, {}, tuple(puzzle.solution), False, None, seconds)
+            return Checked(puzzle.prompt_id, unread, {}, {}, tuple(puzzle.solution), False, None, seconds)
         solved = solve(reading.puzzle)
         needless = needless_clues(reading.puzzle, solved.world) if minimal and solved.world is not None else None
         return Checked(
-            puzzle.puzzle_id,
+            puzzle.prompt_id,
             unread=(),
             answers=solved.answers,
             unique=solved.unique,
@@ -111,7 +111,7 @@ class TemporalClue(LetteredAnswers):
         try:
             steps = derive(formal, from_steps=style != "plain")
         except ValueError as error:
-            raise BadInputError(puzzle.puzzle_id, str(error), "clues with one solution") from error
+            raise BadInputError(puzzle.prompt_id, str(error), "clues with one solution") from error
         return f"{write_derivation(formal, steps, style)}\n\n{write_answer(puzzle)}"
 
     def deductions(self, text: str, puzzle: Puzzle) -> list[Asserted] | None:
@@ -127,7 +127,7 @@ class TemporalClue(LetteredAnswers):
         formal = grammar_of(reading.puzzle.scenario).statement(statement)
         return None if judge is None or formal is None else judge.premises(formal)
 
-    def told(self, statements: list[str], puzzle: Puzzle) -> list[str]:
+    def tool_output(self, statements: list[str], puzzle: Puzzle) -> list[str]:
         """See `stages.environments.capabilities.AnswersCalls`."""
         formal = read_formal(puzzle.prompt).puzzle
         return shared_sentences(
@@ -146,7 +146,7 @@ def _fully_read(puzzle: Puzzle) -> FormalPuzzle:
     reading = read_formal(puzzle.prompt)
     if reading.unread:
         first = reading.unread[0]
-        raise BadInputError(f"{puzzle.puzzle_id}, {first.part} {first.position}", repr(first.text), "the known grammar")
+        raise BadInputError(f"{puzzle.prompt_id}, {first.part} {first.position}", repr(first.text), "the known grammar")
     return reading.puzzle
 
 

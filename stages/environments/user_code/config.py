@@ -5,9 +5,9 @@ import importlib.metadata
 import importlib.util
 import json
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from artifacts.documents.suggestions import did_you_mean
 from artifacts.errors import BadInputError
@@ -26,7 +26,7 @@ _LIMIT_S = Field(
 
 
 class FunctionConfig(SourceConfig):
-    """An object in a Python file with the methods `items(count, seed)` and `grade(completion, item)`.
+    """An object in a Python file: methods `items(count, seed)` and `grade(completion, item)`, or `reset` and `step`.
 
     The arguments are given by name. A completion is graded without its thought; see `puzzles.thinking`.
     """
@@ -96,9 +96,82 @@ class PackageConfig(SourceConfig):
     def located(self, folder: Path) -> Self:
         """Returns the same settings with the version of the package; the folder has no effect."""
         version = version_of(entry_point(self.environment))
-        if self.version not in (None, version):
-            raise changed(f"the package of the environment '{self.environment}'", str(self.version), version)
-        return self.model_copy(update={"version": version})
+        return _of_version(self, version, f"the package of the environment '{self.environment}'")
+
+
+class VerifiersConfig(SourceConfig):
+    """An environment of the package verifiers, which the extra `verifiers` installs.
+
+    Its rubric must need no other model, and its completions no tools. Accuracy is the rubric's reward divided by the
+    sum of its weights.
+    """
+
+    environment: str = Field(
+        pattern=r"^verifiers:[A-Za-z0-9][A-Za-z0-9_./-]*$",
+        max_length=200,
+        examples=["verifiers:NAME"],
+        description="`verifiers:` and the name that `verifiers.load_environment` takes; its package is installed.",
+    )
+    arguments: dict[str, JsonValue] = Field(
+        default={}, description="Arguments of the environment's `load_environment`."
+    )
+    version: str | None = Field(
+        default=None,
+        description="Versions of the environment's package and of verifiers, which decide whether a set is made again; "
+        "filled in when the recipe is loaded.",
+    )
+    limit_s: float = _LIMIT_S
+
+    @property
+    def name(self) -> str:
+        """The name of the environment."""
+        return self.environment.partition(":")[2]
+
+    @property
+    def environment_name(self) -> str:
+        """The name that is stored with each item; it holds all that grading depends on."""
+        arguments = f"@{json.dumps(self.arguments, sort_keys=True)}" if self.arguments else ""
+        return f"verifiers:{self.name}@{self.version}@{self.limit_s:g}{arguments}"
+
+    def located(self, folder: Path) -> Self:
+        """Returns the same settings with the versions of the packages; the folder has no effect."""
+        return _of_version(self, verifiers_version(self.name), f"the environment '{self.environment}'")
+
+
+InstalledT = TypeVar("InstalledT", PackageConfig, VerifiersConfig)
+
+
+def _of_version(config: InstalledT, version: str, what: str) -> InstalledT:
+    """Returns the same settings with the version that is installed now.
+
+    Raises:
+        BadInputError: The recipe was begun with another one.
+    """
+    if config.version not in (None, version):
+        raise changed(what, str(config.version), version)
+    return config.model_copy(update={"version": version})
+
+
+def verifiers_version(name: str) -> str:
+    """Returns the versions on which an environment of verifiers depends, as `wordle==0.1+verifiers.0.2.0`.
+
+    The digest of its code stands in place of the version of a module that no package installs.
+
+    Raises:
+        BadInputError: verifiers or the module is not installed.
+    """
+    where, module = f"verifiers:{name}", name.replace("-", "_").rpartition("/")[2]
+    try:
+        release = importlib.metadata.version("verifiers")
+    except importlib.metadata.PackageNotFoundError as error:
+        remedy = "uv sync --extra verifiers, or pip install 'deerstalker[verifiers]'"
+        raise BadInputError(where, "the package verifiers is not installed", "its release 0.2", remedy) from error
+    if importlib.util.find_spec(module) is None:
+        expected = f"an installed module '{module}' with load_environment"
+        raise BadInputError(where, "no such module", expected, "install the environment's package")
+    distributions = importlib.metadata.packages_distributions().get(module, [])
+    installed_as = _version(importlib.metadata.distribution(distributions[0]), module) if distributions else ""
+    return f"{installed_as or _code_digest(module)}+verifiers.{release}"
 
 
 def installed() -> dict[str, importlib.metadata.EntryPoint]:
@@ -128,12 +201,14 @@ def version_of(point: importlib.metadata.EntryPoint) -> str:
 
     An editable install keeps its version when its code changes, so the digest of its code follows.
     """
-    if point.dist is None:
-        return "unknown"
-    version = f"{point.dist.name}=={point.dist.version}"
-    origin = json.loads(point.dist.read_text("direct_url.json") or "{}")
+    return "unknown" if point.dist is None else _version(point.dist, point.module)
+
+
+def _version(package: importlib.metadata.Distribution, module: str) -> str:
+    version = f"{package.name}=={package.version}"
+    origin = json.loads(package.read_text("direct_url.json") or "{}")
     editable = origin.get("dir_info", {}).get("editable", False)
-    return f"{version}+editable.{_code_digest(point.module)}" if editable else version
+    return f"{version}+editable.{_code_digest(module)}" if editable else version
 
 
 def _code_digest(module: str) -> str:

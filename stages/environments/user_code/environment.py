@@ -1,52 +1,75 @@
 """The environment of a user's object."""
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NoReturn
 
+from artifacts.documents.conversation import stored_prompt
 from artifacts.documents.parsing import text_problem
 from artifacts.documents.suggestions import did_you_mean
 from artifacts.errors import BadInputError
 from stages.environments.capabilities import Items
 from stages.environments.puzzle import Graded, Grader, Parsed, Puzzle
 from stages.environments.single_answer import ANSWER, ITEM, single_grade, single_item
-from stages.environments.user_code.config import FunctionConfig, PackageConfig
+from stages.environments.solver_tool import read_episode
+from stages.environments.thoughts import answer_start
+from stages.environments.user_code.config import FunctionConfig, PackageConfig, VerifiersConfig
 from stages.processes.limited_calls import CallResult, LimitedCalls, LoadError
 from stages.processes.user_file import changed, digest_of, file_of
 
+UserConfig = FunctionConfig | PackageConfig | VerifiersConfig
 _LOAD = "stages.environments.user_code.worker:load"
 _ITEMS_S = 600.0
 """CPU seconds within which all items are made."""
+STEPS = "@steps"
+"""End of the stored name of an object with the methods `reset` and `step`."""
+_PACKAGES = ("package", "verifiers")
+"""Words in place of a file."""
 _REPEATED = 8
 """Least number of completions that are graded twice; of fewer completions all are, except a single one."""
 _REPEATED_ITEMS = 32
 """Largest number of items that are made twice more and compared. Making all items again may take minutes."""
 _MOST_REQUESTS = 4
 """Number of requests for items, each for twice as many as the one before, after which no more items are expected."""
-_NAME = re.compile(r"(?P<location>package|.*\.py):(?P<object>[^:@]+)@(?P<version>.+)@(?P<limit_s>[^@]+)", re.DOTALL)
+_NAME = re.compile(
+    r"(?P<location>package|verifiers|.*\.py):(?P<object>[^:@]+)@(?P<version>[^@]+)@(?P<limit_s>[-+.e0-9]+)"
+    r"(@(?P<arguments>\{.*\}))?(?P<steps>@steps)?",
+    re.DOTALL,
+)
 
 
 class UserEnvironment:
     """An object with the methods `items` and `grade`, which are called in processes of their own.
 
     Args:
-        location: The Python file as the items name it (see `config.file_of`); `package` for an entry point.
-        target: Name of the object in the file, or of the entry point.
+        location: The Python file as the items name it (see `config.file_of`); `package` for an entry point, `verifiers`
+            for an environment of that package.
+        target: Name of the object in the file, of the entry point, or of the environment.
         version: Digest of the file, or version of the package.
         limit_s: CPU seconds for a completion.
+        arguments: Arguments of an environment of verifiers, as JSON.
     """
 
     graders = ("function",)
+    _graded_by, _expected = "grade", "a number from 0 to 1"
 
-    def __init__(self, location: str, target: str, version: str, limit_s: float) -> None:
+    def __init__(self, location: str, target: str, version: str, limit_s: float, arguments: str = "") -> None:
         self._location, self._target, self._version, self._limit_s = location, target, version, limit_s
+        self._arguments = arguments
         self.name = target if location == "package" else f"{Path(location).name}:{target}"
 
-    def source(self, config: FunctionConfig | PackageConfig) -> "UserSource":
+    @property
+    def reads_thoughts(self) -> bool:
+        """Whether it gets whole completions: the parsers of verifiers look for thoughts themselves."""
+        return self._location == "verifiers"
+
+    def source(self, config: UserConfig) -> "UserSource":
         """Opens the source of the items."""
         return UserSource(self, config)
 
@@ -66,7 +89,7 @@ class UserEnvironment:
         Raises:
             BadInputError: A score is not from 0 to 1, or differs between two gradings; the object cannot be loaded.
         """
-        calls = [("grade", text, puzzle.solution[ITEM]) for text, puzzle in answered]
+        calls = [self._call(text, puzzle) for text, puzzle in answered]
         again = range(0, len(calls), max(1, len(calls) // _REPEATED)) if len(calls) > 1 else range(0)
         try:
             outcomes = self._grading.map([*calls, *(calls[i] for i in again)])
@@ -74,7 +97,7 @@ class UserEnvironment:
             self._refuse_to_load(error)
         for outcome, (text, puzzle) in zip(outcomes, [*answered, *(answered[i] for i in again)], strict=True):
             if isinstance(outcome.value, str):
-                raise self._wrong(f"returned {outcome.value}", "a number from 0 to 1", text, puzzle)
+                raise self._wrong(f"returned {outcome.value}", self._expected, text, puzzle)
         for i, second in zip(again, outcomes[len(calls) :], strict=True):
             scores = [_said(outcomes[i]), _said(second)]
             if None not in scores and scores[0] != scores[1]:
@@ -82,15 +105,20 @@ class UserEnvironment:
                 raise self._wrong(found, "the same score each time", *answered[i])
         return [_graded(outcome) for outcome in outcomes[: len(calls)]]
 
-    def items(self, count: int, seed: int, level: str | None) -> list[dict[str, Any]]:
-        """Returns the items that the object makes when it is asked for `count` of them.
+    def _call(self, text: str, puzzle: Puzzle) -> tuple[Any, ...]:
+        """Returns the method that grades a completion, and its arguments."""
+        return "grade", text, puzzle.solution[ITEM]
+
+    def items(self, count: int, seed: int, level: str | None) -> tuple[list[dict[str, Any]], bool]:
+        """Returns the items that the object makes when it is asked for `count` of them, and whether they are episodes.
 
         Raises:
             BadInputError: It cannot be loaded, raises, or makes an item that cannot be used.
         """
         calls = self._processes(_ITEMS_S, workers=1)
         try:
-            return [json.loads(item) for item in self._called(calls, "items", count, seed, level)]
+            items, episodes = self._called(calls, "items", count, seed, level)
+            return [json.loads(item) for item in items], episodes
         finally:
             calls.close()
 
@@ -100,13 +128,14 @@ class UserEnvironment:
 
     @property
     def _place(self) -> str:
-        """The path of the file; `package` for an entry point."""
-        if self._location == "package":
+        """The path of the file, or the word in its place."""
+        if self._location in _PACKAGES:
             return self._location
         return str(file_of(self._location, self._version).resolve())
 
     def _processes(self, limit_s: float, workers: int | None = None) -> LimitedCalls:
-        return LimitedCalls(_LOAD, self._place, self._target, self._version, limit_s=limit_s, workers=workers)
+        start = self._place, self._target, self._version, self._arguments
+        return LimitedCalls(_LOAD, *start, limit_s=limit_s, workers=workers)
 
     def _called(self, calls: LimitedCalls, method: str, *arguments: Any) -> Any:
         try:
@@ -119,24 +148,58 @@ class UserEnvironment:
 
     def _refuse_to_load(self, error: LoadError) -> NoReturn:
         """Raises the error for an object that cannot be loaded; a changed file is named as such."""
-        if self._location != "package" and (now := digest_of(Path(self._place))) != self._version:
+        if self._location not in _PACKAGES and (now := digest_of(Path(self._place))) != self._version:
             raise changed(self._place, self._version, now) from error
-        raise BadInputError(
-            self.name,
-            f"cannot be loaded ({error.found})",
-            "an object with the methods items(self, count, seed) and grade(self, completion, item)",
-            "correct it",
-        ) from error
+        expected = (
+            "an environment without tools, whose rubric grades each completion by functions"
+            if self._location == "verifiers"
+            else "an object with the methods items(self, count, seed) and grade(self, completion, item), or "
+            "reset(self, seed) and step(self, completion)"
+        )
+        raise BadInputError(self.name, f"cannot be loaded ({error.found})", expected, "correct it") from error
 
     def _wrong(self, found: str, expected: str, text: str, puzzle: Puzzle) -> BadInputError:
-        where = f"{self.name}.grade, item {puzzle.puzzle_id}, completion {text[:80]!r}"
+        where = f"{self.name}.{self._graded_by}, item {puzzle.prompt_id}, completion {text[:80]!r}"
         return BadInputError(where, found, expected, "correct the method, and start a new run")
+
+
+class StepEnvironment(UserEnvironment):
+    """An object with the methods `reset` and `step`; a completion is an episode of several turns.
+
+    An episode is played again from its start for each observation and each grade, so nothing is lost with a process.
+    """
+
+    _graded_by, _expected = "step", "a reward from 0 to 1, and the same observations each time"
+
+    @property
+    def reads_thoughts(self) -> bool:
+        """True: each turn may have a thought, which `_answers` leaves out."""
+        return True
+
+    def observe(self, turns: Sequence[str], puzzle: Puzzle) -> str | None:
+        """Returns the observation after the last turn; None if the episode ends, also if a step fails."""
+        try:
+            outcome = self._grading.call("observe", self._answers(turns, puzzle), puzzle.solution[ITEM])
+        except LoadError as error:
+            self._refuse_to_load(error)
+        return outcome.value
+
+    def _call(self, text: str, puzzle: Puzzle) -> tuple[Any, ...]:
+        turns, observations = read_episode(text)
+        return "episode", self._answers(turns, puzzle), observations, puzzle.solution[ITEM]
+
+    def _answers(self, turns: Sequence[str], puzzle: Puzzle) -> list[str]:
+        """Returns what an object reads of turns: their answers, without thoughts; a turn without an answer is empty."""
+        if self._location == "verifiers":
+            return list(turns)
+        starts = [answer_start(turn, puzzle.thinking) for turn in turns]
+        return ["" if start is None else turn[start:] for turn, start in zip(turns, starts, strict=True)]
 
 
 class UserSource:
     """The items of a user's object."""
 
-    def __init__(self, environment: UserEnvironment, config: FunctionConfig | PackageConfig) -> None:
+    def __init__(self, environment: UserEnvironment, config: UserConfig) -> None:
         self._environment, self._config = environment, config
         if isinstance(config, FunctionConfig):
             digest = digest_of(Path(config.location or ""))
@@ -160,10 +223,10 @@ class UserSource:
         made = requested = 0
         for doubling in range(_MOST_REQUESTS):
             requested = total << doubling
-            items = self._environment.items(requested, seed, level)
+            items, episodes = self._environment.items(requested, seed, level)
             puzzles = {}
             for item in items:
-                puzzle = self._puzzle(item, len(puzzles))
+                puzzle = self._puzzle(item, len(puzzles), episodes=episodes)
                 puzzles.setdefault(puzzle.digest, puzzle)
             if len(puzzles) >= total or len(items) <= made:
                 break
@@ -183,7 +246,7 @@ class UserSource:
 
     def _check_repeatable(self, count: int, seed: int, level: str | None) -> None:
         """Checks that two processes that are asked for the same few items make the same ones."""
-        first, second = (self._environment.items(count, seed, level) for _ in range(2))
+        first, second = (self._environment.items(count, seed, level)[0] for _ in range(2))
         for number, (one, other) in enumerate(zip_longest(first, second, fillvalue={})):
             if one != other:
                 raise BadInputError(
@@ -193,12 +256,17 @@ class UserSource:
                     "make them from random.Random(seed) alone, without time, sets or global state",
                 )
 
-    def _puzzle(self, item: dict[str, Any], number: int) -> Puzzle:
-        prompt = item["prompt"]
+    def _puzzle(self, item: dict[str, Any], number: int, *, episodes: bool) -> Puzzle:
+        prompt = item["prompt"] if isinstance(item["prompt"], str) else stored_prompt(item["prompt"])
         if problem := text_problem(prompt):
             raise BadInputError(f"{self._environment.name}.items, item {number}", problem, "a text", "remove it")
         solution = {ANSWER: str(item.get("answer", ""))[:1000], ITEM: json.dumps(item)}
-        return single_item(f"item-{number:06d}", self._config.environment_name, prompt, solution)
+        name = self._config.environment_name
+        if not episodes:
+            return single_item(f"item-{number:06d}", name, prompt, solution)
+        # Episodes that begin alike may go on differently, so their digests are those of prompt and seed.
+        episode = single_item(f"item-{number:06d}", f"{name}{STEPS}", prompt, solution, seed=item.get("seed"))
+        return replace(episode, digest=hashlib.sha256(solution[ITEM].encode()).hexdigest())
 
 
 def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
@@ -226,6 +294,8 @@ def _graded(outcome: CallResult) -> Graded:
 def user_environment(name: str) -> UserEnvironment:
     """Returns the environment of a stored name, `FILE.py:OBJECT@DIGEST@SECONDS` or `package:NAME@VERSION@SECONDS`.
 
+    Arguments of an environment of verifiers follow. The name of one with several turns ends in `STEPS`.
+
     Raises:
         BadInputError: It is no such name.
     """
@@ -233,4 +303,5 @@ def user_environment(name: str) -> UserEnvironment:
     if parts is None:
         expected = "FILE.py:OBJECT below [puzzles.puzzle] of a recipe"
         raise BadInputError("environment", repr(name[:80]), expected, "name it in a recipe, and train with it")
-    return UserEnvironment(parts["location"], parts["object"], parts["version"], float(parts["limit_s"]))
+    kind = StepEnvironment if parts["steps"] else UserEnvironment
+    return kind(parts["location"], parts["object"], parts["version"], float(parts["limit_s"]), parts["arguments"] or "")

@@ -5,47 +5,109 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from stages.environments.user_code.config import entry_point, version_of
+from artifacts.documents.conversation import read_messages
+from stages.environments.solver_tool import without_marks
+from stages.environments.user_code.config import entry_point, verifiers_version, version_of
 from stages.processes.user_file import check_call, load_from
 
 LARGEST_ITEM = 1_000_000
 """Bytes of the JSON of an item."""
 METHODS = {"items": ("count", "seed"), "grade": ("completion", "item")}
 """Methods of an object, with the arguments that they get by name, so that their order does not matter."""
+_SEEDS = 1 << 32
+"""Number of episodes of one seed of a set."""
 
 
-def load(location: str, name: str, version: str) -> Callable[..., Any]:
+def load(location: str, name: str, version: str, arguments: str = "") -> Callable[..., Any]:
     """Returns a function that calls a method of the object.
 
     Args:
-        location: The Python file; `package` for an entry point.
-        name: Name of the object in the file, or of the entry point.
+        location: The Python file; `package` for an entry point, `verifiers` for an environment of that package.
+        name: Name of the object in the file, of the entry point, or of the environment.
         version: Digest of the file, or version of the package.
+        arguments: Arguments of an environment of verifiers, as JSON.
 
     Raises:
         Exception: The object cannot be imported, is of another version, or lacks a method with the right arguments.
     """
-    target = _from_package(name, version) if location == "package" else load_from(Path(location), name, version)
-    target = target() if inspect.isclass(target) else target
-    for method, names in METHODS.items():
-        _check_method(target, name, method, names)
+    target: Any
+    if location == "verifiers":
+        target = _from_verifiers(name, version, arguments)
+    else:
+        target = _from_package(name, version) if location == "package" else load_from(Path(location), name, version)
+        target = target() if inspect.isclass(target) else target
+        if hasattr(target, "step") or hasattr(target, "reset"):
+            _check_method(target, name, "reset", ("seed",))
+            _check_method(target, name, "step", ("completion",), by_name=False)  # gymnasium calls it an action
+            target = _Stepped(target)
+        else:
+            for method, names in METHODS.items():
+                _check_method(target, name, method, names)
 
     def call(method: str, *arguments: Any) -> Any:
-        return {"items": _items, "grade": _grade, "levels": _levels}[method](target, *arguments)
+        methods = {"items": _items, "grade": _grade, "levels": _levels, "observe": _observe, "episode": _episode}
+        return methods[method](target, *arguments)
 
     return call
 
 
-def _check_method(target: Any, name: str, method: str, names: Sequence[str]) -> None:
+class _Stepped:
+    """An object with `reset` and `step` as one that lists episodes and plays them.
+
+    Args:
+        target: The user's object.
+    """
+
+    episodes = True
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def items(self, count: int, seed: int) -> list[dict[str, Any]]:
+        """Returns episodes, each with its prompt and a seed of its own."""
+        seeds = range(seed * _SEEDS, seed * _SEEDS + count)
+        return [{"prompt": self._first(number), "seed": number} for number in seeds]
+
+    def play(self, turns: Sequence[str], item: dict[str, Any]) -> tuple[list[str], bool, Any]:
+        """Plays an episode from its start.
+
+        Returns:
+            The observation after each turn up to the end of the episode, whether it has ended, and its reward: the
+            attribute `reward`, or the sum of the rewards if `step` returns them, as in gymnasium.
+        """
+        self._first(item["seed"])
+        observations, rewards, done = list[str](), list[float](), False
+        for turn in turns:
+            match self._target.step(turn):
+                case (str(observation), done):
+                    pass
+                case (str(observation), reward, terminated, truncated, _):
+                    rewards.append(float(reward))
+                    done = terminated or truncated
+                case other:
+                    expected = "(observation, done), the first of them a text"
+                    raise TypeError(f"step returned {_short(other)}, expected {expected}")
+            observations.append(observation)
+            if done:
+                break
+        return observations, bool(done), round(sum(rewards), 9) if rewards else self._target.reward
+
+    def _first(self, seed: int) -> Any:
+        """Begins an episode and returns its prompt; `reset` of gymnasium returns it with a dict."""
+        begun = self._target.reset(seed=seed)
+        return begun[0] if isinstance(begun, tuple) and len(begun) == 2 else begun
+
+
+def _check_method(target: Any, name: str, method: str, names: Sequence[str], *, by_name: bool = True) -> None:
     """Raises TypeError if an object has no method that can be called with arguments of these names."""
     function = getattr(target, method, None)
     expected = f"def {method}(self, {', '.join(names)})"
     if not callable(function):
         raise TypeError(f"{name} has no method {method}; write {expected}")
     try:
-        check_call(function, expected, names, by_name=True)
+        check_call(function, expected, names, by_name=by_name)
     except TypeError as error:
         raise TypeError(f"{name}.{method}{error}") from error
 
@@ -57,8 +119,16 @@ def _from_package(name: str, version: str) -> Any:
     return point.load()
 
 
-def _items(target: Any, count: int, seed: int, level: str | None) -> list[str]:
-    """Returns the items as JSON.
+def _from_verifiers(name: str, version: str, arguments: str) -> Any:
+    if (now := verifiers_version(name)) != version:
+        raise ValueError(f"the environment has changed: {now}, expected {version}")
+    from stages.environments.user_code.verifiers_tasks import VerifiersTask
+
+    return VerifiersTask(name, json.loads(arguments or "{}"))
+
+
+def _items(target: Any, count: int, seed: int, level: str | None) -> tuple[list[str], bool]:
+    """Returns the items as JSON, and whether they are episodes of several turns.
 
     Raises:
         Exception: The method raises, or an item cannot be used.
@@ -68,15 +138,17 @@ def _items(target: Any, count: int, seed: int, level: str | None) -> list[str]:
     items = [
         item for item, _ in zip(target.items(count=count, seed=seed, **settings), range(100 * count), strict=False)
     ]
-    return [_checked(item, number) for number, item in enumerate(items)]
+    return [_checked(item, number) for number, item in enumerate(items)], getattr(target, "episodes", False)
 
 
 def _checked(item: Any, number: int) -> str:
     if not isinstance(item, dict):
         raise TypeError(f"item {number} is {_short(item)}, expected a dict")
     prompt = item.get("prompt")
-    if not isinstance(prompt, str) or not prompt.strip():
-        raise TypeError(f"item {number} has the prompt {_short(prompt)}, expected a text")
+    if isinstance(prompt, list):
+        read_messages(cast("list[object]", prompt), f"the prompt of item {number}")
+    elif not isinstance(prompt, str) or not prompt.strip():
+        raise TypeError(f"item {number} has the prompt {_short(prompt)}, expected a text or a list of messages")
     try:
         written = json.dumps(item, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -94,13 +166,39 @@ def _checked(item: Any, number: int) -> str:
 
 
 def _grade(target: Any, completion: str, item: str) -> float | str:
-    """Returns the score, or the text of a returned value that is no number from 0 to 1."""
-    score = target.grade(completion=completion, item=json.loads(item))
+    """Returns the score; see `_score`."""
+    return _score(target.grade(completion=completion, item=json.loads(item)))
+
+
+def _score(score: Any) -> float | str:
+    """Returns a score as a number, or the text of one that is no number from 0 to 1."""
     try:
         number = float(score) if not isinstance(score, str) else math.nan
     except (TypeError, ValueError):
         number = math.nan
     return number if 0.0 <= number <= 1.0 else _short(score)
+
+
+def _observe(target: Any, turns: Sequence[str], item: str) -> str | None:
+    """Returns the observation after the last turn; None if the episode has ended."""
+    observations, ended, _ = target.play(turns, json.loads(item))
+    return None if ended else observations[-1]
+
+
+def _episode(target: Any, turns: Sequence[str], observed: Sequence[str], item: str) -> float | str:
+    """Returns the reward of an episode, or a text that says why there is none.
+
+    Args:
+        turns: What the model wrote.
+        observed: The observations that it read, after each of these turns but the last.
+        item: The item.
+    """
+    observations, _, reward = target.play(turns, json.loads(item))
+    for number, seen in enumerate(observed):
+        now = without_marks(observations[number]) if number < len(observations) else None
+        if now != seen:
+            return f"{_short(now)} after turn {number + 1}, where it had returned {_short(seen)}"
+    return _score(reward)
 
 
 def _levels(target: Any) -> list[str]:

@@ -192,6 +192,8 @@ def _line(puzzle: ZebraPuzzle, reasoner: Reasoner, style: Style, steps: Sequence
     """Returns the line of the last step. A step is a statement and the number of first clues that entail it."""
     number, (fact, count), earlier = len(steps) - 1, steps[-1], [step for step, _ in steps[:-1]]
     statement = write_clue(puzzle.grid, fact)
+    if style == "bare":
+        return statement
     if style == "plain":
         sources = "rules" if not count else "clue 1" if count == 1 else f"clues 1 to {count}"
         return f"{number + 1}. {statement} ({sources})."

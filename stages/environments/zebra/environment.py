@@ -70,7 +70,7 @@ def _candidates(grid: Grid, world: Houses, rng: random.Random) -> list[Clue]:
     placed = [clue for clue in true if isinstance(clue, InHouse) and not clue.no]
     others = [clue for clue in true if clue not in set(placed)]
     true = placed + rng.sample(others, min(len(others), _OTHERS * len(things)))
-    # A placement tells the most and a denial the least, so the weights make both likely to be dropped.
+    # A placement gives the most information and a denial the least, so the weights make both likely to be dropped.
     weight = [0.2 * isinstance(clue, Related) - 0.4 * clue.no for clue in true]
     order = sorted(range(len(true)), key=lambda i: (rng.random() + weight[i], i))
     return [true[i] for i in order]
@@ -152,10 +152,10 @@ class Zebra(LetteredAnswers):
         return self._puzzle(f"zebra-{seed}-{formal_digest(formal)[:8]}", formal, prompt, solution, seed)
 
     def _puzzle(
-        self, puzzle_id: str, formal: ZebraPuzzle, prompt: str, solution: dict[str, str], seed: int | None
+        self, prompt_id: str, formal: ZebraPuzzle, prompt: str, solution: dict[str, str], seed: int | None
     ) -> Puzzle:
         return Puzzle(
-            puzzle_id=puzzle_id,
+            prompt_id=prompt_id,
             environment=self.name,
             prompt=prompt,
             solution=solution,
@@ -176,7 +176,7 @@ class Zebra(LetteredAnswers):
         grid = read_prompt(puzzle.prompt).grid
         return *ORDINALS[: grid.houses], *(value for values in grid.values for value in values)
 
-    def read(self, puzzle_id: str, num_clues: int, prompt: str, solution: dict[str, str]) -> Puzzle:
+    def read(self, prompt_id: str, num_clues: int, prompt: str, solution: dict[str, str]) -> Puzzle:
         """Returns a puzzle from its text and solution.
 
         Raises:
@@ -193,7 +193,7 @@ class Zebra(LetteredAnswers):
             kind = answer_type(formal.grid, question)
             if answer not in values_of(formal.grid, kind):
                 raise BadInputError(f"solution.{letter}", repr(answer), f"a {kind} of the puzzle")
-        return self._puzzle(puzzle_id, formal, prompt, answers, None)
+        return self._puzzle(prompt_id, formal, prompt, answers, None)
 
     def kinds(self, puzzle: Puzzle) -> Kinds:
         """Returns the numbers of clues by relation (`house` for a placement), and of questions by answer type."""
@@ -210,13 +210,13 @@ class Zebra(LetteredAnswers):
             reasoner = Reasoner(formal)
         except ValueError:  # the clues contradict one another
             seconds = time.perf_counter() - started
-            return Checked(puzzle.puzzle_id, (), {}, {}, tuple(puzzle.solution), same_text, None, seconds)
+            return Checked(puzzle.prompt_id, (), {}, {}, tuple(puzzle.solution), same_text, None, seconds)
         values = [_answer(formal.grid, reasoner.world, question) for question in formal.questions]
         answers = dict(zip(puzzle.solution, values, strict=True))
         statements = [statement_of(formal.grid, reasoner.world, question) for question in formal.questions]
         unique = [reasoner.entails(statement) for statement in statements]
         return Checked(
-            puzzle.puzzle_id,
+            puzzle.prompt_id,
             unread=(),
             answers=answers,
             unique=dict(zip(answers, unique, strict=True)),
@@ -235,7 +235,7 @@ class Zebra(LetteredAnswers):
         try:
             steps = write_derivation(read_prompt(puzzle.prompt), style)
         except ValueError as error:
-            raise BadInputError(puzzle.puzzle_id, str(error), "clues with one solution") from error
+            raise BadInputError(puzzle.prompt_id, str(error), "clues with one solution") from error
         return f"{steps}\n\n{write_answer(puzzle)}"
 
     def deductions(self, text: str, puzzle: Puzzle) -> list[Asserted] | None:
@@ -248,7 +248,7 @@ class Zebra(LetteredAnswers):
         reasoner = reasoner_of(read_prompt(puzzle.prompt))
         return None if reasoner is None else reasoner.premises(statement)
 
-    def told(self, statements: list[str], puzzle: Puzzle) -> list[str]:
+    def tool_output(self, statements: list[str], puzzle: Puzzle) -> list[str]:
         """See `stages.environments.capabilities.AnswersCalls`."""
         formal = read_prompt(puzzle.prompt)
         people = people_of(formal.grid)

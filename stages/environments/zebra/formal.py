@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Thing = tuple[int, int]
-"""A value as a pair of indices (attribute, value). It stands for the person that it belongs to."""
+"""A value as a pair of indices (attribute, value). It represents the person that it belongs to."""
 
 Relation = Literal["same", "left", "before", "next"]
 

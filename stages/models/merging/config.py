@@ -49,7 +49,7 @@ class MergedModel(MergeConfig):
     base: StoredName | None = Field(
         default=None,
         description="The model that the others are compared with, named in the same way: the second model of "
-        "`arcee_fusion`, else what the others were trained from; null for `average`.",
+        "`arcee_fusion`, or the model that the others were trained from; null for `average`.",
     )
 
     @model_validator(mode="after")

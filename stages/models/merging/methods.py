@@ -19,7 +19,7 @@ class Fused:
 
     Attributes:
         tensor: The merged tensor, float32.
-        threshold: Importance from which on an element is taken from the model.
+        threshold: Smallest importance of an element that is taken from the model.
         kl: Mean over the rows of KL(model || base) between the softmax distributions of a row, in nats.
         taken: Share of elements that are taken from the model.
     """

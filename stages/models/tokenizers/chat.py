@@ -4,12 +4,13 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, cast
 
 from tokenizers import Tokenizer
 
+from artifacts.documents.conversation import messages_of
 from artifacts.errors import BadInputError
 from artifacts.local.input_files import LARGEST_TOKENIZER, read_input, read_regular
 from stages.models.json_file import read_json
@@ -90,6 +91,7 @@ class ChatTokenizer:
     """
 
     def __init__(self, folder: Path) -> None:
+        self._where = str(folder)
         path = folder / "tokenizer.json"
         remedy = "export the model with its fast tokenizer"
         content = read_input(path, "a tokenizer", remedy, most_bytes=LARGEST_TOKENIZER)
@@ -114,7 +116,8 @@ class ChatTokenizer:
         self._decoded = lru_cache(maxsize=1 << 16)(self._decode)
 
     def _find_eos_ids(self, folder: Path) -> tuple[int, ...]:
-        """Returns the ids that end a text: those of `eos_token`, of generation config or config, and of the template.
+        """Returns the ids that end a text, from `eos_token`, from the generation config or config, and from the
+        template.
 
         Raises:
             BadInputError: There are none, or a file cannot be read.
@@ -157,7 +160,10 @@ class ChatTokenizer:
         return self._tokenizer.get_vocab_size(with_added_tokens=True)
 
     def prompt_text(self, prompt: str) -> str:
-        """Returns the text that the model reads for one user message, up to the start of its answer.
+        """Returns the text that the model reads for a prompt, up to the start of its answer.
+
+        Args:
+            prompt: A user message, or a conversation (see `artifacts.documents.conversation`).
 
         Raises:
             BadInputError: The chat template fails, or exceeds its limit of time or length.
@@ -165,7 +171,7 @@ class ChatTokenizer:
         return self._prompt_texts([prompt])[0]
 
     def _prompt_texts(self, prompts: Sequence[str]) -> list[str]:
-        conversations = [[{"role": "user", "content": prompt}] for prompt in prompts]
+        conversations = [messages_of(prompt) for prompt in prompts]
         return self._template.render(conversations, add_generation_prompt=True, **self._special_tokens)
 
     @property
@@ -174,12 +180,12 @@ class ChatTokenizer:
         texts = {name: _token_text(self._settings.get(name)) for name in _SPECIAL_TOKENS}
         return {name: text for name, text in texts.items() if text is not None}
 
-    def prompt_ids(self, prompt: str) -> list[int]:
-        """Returns the token ids of one user message in the chat template, up to the start of the answer."""
+    def prompt_token_ids(self, prompt: str) -> list[int]:
+        """Returns the token ids of a prompt in the chat template, up to the start of the answer."""
         return self._tokenizer.encode(self.prompt_text(prompt), add_special_tokens=False).ids
 
     def prompt_lengths(self, prompts: Sequence[str]) -> list[int]:
-        """Returns the number of tokens of each prompt, as `prompt_ids` gives them.
+        """Returns the number of tokens of each prompt, as `prompt_token_ids` gives them.
 
         Raises:
             BadInputError: As `prompt_text`.
@@ -189,6 +195,33 @@ class ChatTokenizer:
             texts = self._prompt_texts(prompts[start : start + _COUNTED_AT_ONCE])
             lengths += map(len, self._tokenizer.encode_batch_fast(texts, add_special_tokens=False))
         return lengths
+
+    @cached_property
+    def _around_reply(self) -> tuple[str, str]:
+        """What the template writes between an answer and the user's next message, and from there to the next answer."""
+        contents = ("1 + 1 = ?", "It is two", "Is it three")
+        roles = ("user", "assistant", "user")
+        messages = [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)]
+        (text,) = self._template.render([messages], add_generation_prompt=True, **self._special_tokens)
+        between, found, after = text.rpartition(contents[1])[2].partition(contents[2])
+        if not found or contents[1] not in text:
+            problem = "its chat template does not write a second message of the user after an answer"
+            raise BadInputError(self._where, problem, "a template for several turns", "choose another model")
+        return between, after
+
+    def reply_ids(self, answer: Sequence[int], message: str) -> list[int]:
+        """Returns the token ids that follow an answer: the end of its message, a message of the user, the next start.
+
+        Args:
+            answer: The answer as it was sampled; the token that ends its message is not repeated.
+            message: The message of the user.
+
+        Raises:
+            BadInputError: The chat template fails, or does not write the message.
+        """
+        between, after = self._around_reply
+        ids = self.text_ids(f"{between}{message}{after}")
+        return ids[1:] if answer and ids[:1] == list(answer[-1:]) else ids
 
     def answer_ids(self, answer: str) -> list[int]:
         """Returns the token ids of an answer with the end-of-sequence token."""

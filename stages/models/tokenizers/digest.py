@@ -1,4 +1,4 @@
-"""Tells the tokenizers of checkpoints apart without fetching their weights."""
+"""Identifies the tokenizers of checkpoints without fetching their weights."""
 
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref

@@ -11,7 +11,7 @@ from tokenizers.models import BPE
 from artifacts.errors import BadInputError
 
 _CONTROL = 3
-"""Token type of control tokens, which stand for no text."""
+"""Token type of control tokens, which represent no text."""
 
 
 def write_tokenizer(file: Path, folder: Path) -> None:

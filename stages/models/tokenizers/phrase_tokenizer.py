@@ -1,6 +1,6 @@
 """Builds a tokenizer of whole phrases from the texts that a small model will see.
 
-A model of a few hundred thousand parameters has no capacity to spare for spelling. Here ``" Miss Peach"`` is one token,
+A model of a few hundred thousand parameters is too small to learn spelling. Here ``" Miss Peach"`` is one token,
 and so is every text block that all puzzles share, which makes prompts several times shorter. Other text falls back to
 bytes, so every text can be encoded and decodes to itself.
 
@@ -87,7 +87,7 @@ def _merge(sequence: list[str], joined: set[tuple[str, str]]) -> list[str]:
     return merged
 
 
-def learn_phrases(texts: Iterable[str], names: Collection[str] = ()) -> list[str]:
+def learn_phrases(texts: Iterable[str], names: Collection[str] = (), *, whole_lines: bool = False) -> list[str]:
     """Returns the phrases of some texts, sorted.
 
     Without names, a line that occurs in at least one text of ten is one phrase; such lines that always follow each
@@ -102,6 +102,7 @@ def learn_phrases(texts: Iterable[str], names: Collection[str] = ()) -> list[str
     Args:
         texts: Texts that the model will read and write, prompts and written texts in equal numbers, in any order.
         names: Names that are phrases of their own, such as those of people; empty for prompts with answers only.
+        whole_lines: Whether every line is a phrase, and `names` serve only to find the lines that all prompts share.
     """
     documents: list[list[str]] = [_LINE.findall(text) for text in sorted(texts)]
     spread = Counter(line for document in documents for line in set(document))
@@ -120,6 +121,9 @@ def learn_phrases(texts: Iterable[str], names: Collection[str] = ()) -> list[str
             blocks.append(block)
     other_lines = {line: spread[line] for line in sorted(spread) if line not in shared}
     joined_blocks = _join_neighbours(blocks, [1] * len(blocks), both_ways=True)
+    if whole_lines:
+        shared_phrases = {phrase for sequence in joined_blocks for phrase in sequence}
+        return sorted(shared_phrases | {f"{phrase}\n" for phrase in shared_phrases} | _own_lines(documents, shared))
     if names:
         rarest = max(_RAREST_PAIR, len(documents) * _RAREST_JOIN_PERCENT // 100)
         joined_words = _join_between_names(other_lines, names, rarest)
@@ -127,6 +131,16 @@ def learn_phrases(texts: Iterable[str], names: Collection[str] = ()) -> list[str
         words = [_PIECE.findall(line) for line in other_lines]
         joined_words = _join_neighbours(words, list(other_lines.values()), both_ways=False)
     return sorted({phrase for sequence in (*joined_blocks, *joined_words) for phrase in sequence})
+
+
+def _own_lines(documents: Iterable[Sequence[str]], shared: Collection[str]) -> set[str]:
+    """Returns the lines that are not shared.
+
+    A blank line after a shared line belongs to that line, so that the first item of a list is the same phrase as it is
+    further down.
+    """
+    pairs = {pair for document in documents for pair in pairwise(["", *document])}
+    return {line.replace("\n\n", "\n", 1) if before in shared else line for before, line in pairs if line not in shared}
 
 
 def _join_between_names(lines: Mapping[str, int], names: Collection[str], rarest: int) -> list[list[str]]:
@@ -165,16 +179,19 @@ def _joined_most_frequent_first(sequences: list[list[str]], weights: list[int], 
         sequences = [_merge(sequence, {best}) for sequence in sequences]
 
 
-def build_tokenizer(texts: Sequence[str], max_vocabulary: int, names: Collection[str] = ()) -> Tokenizer:
+def build_tokenizer(
+    texts: Sequence[str], max_vocabulary: int, names: Collection[str] = (), *, whole_lines: bool = False
+) -> Tokenizer:
     """Builds the phrase tokenizer: 256 bytes, then the special tokens, then the phrases.
 
     Bytes are a byte-level BPE without merges, and phrases are added tokens. transformers uses its Qwen2Tokenizer for
-    every Qwen2 model, whatever the file says, and this is the only layout that it loads unchanged.
+    every Qwen2 model, whatever class the file names, and this is the only layout that it loads unchanged.
 
     Args:
         texts: Prompts and answers; at least one.
         max_vocabulary: Largest number of tokens.
         names: See `learn_phrases`.
+        whole_lines: See `learn_phrases`.
 
     Returns:
         A tokenizer for which ``decode(encode(text)) == text``.
@@ -189,7 +206,7 @@ def build_tokenizer(texts: Sequence[str], max_vocabulary: int, names: Collection
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
     phrases = [
         phrase
-        for phrase in learn_phrases(texts, names)
+        for phrase in learn_phrases(texts, names, whole_lines=whole_lines)
         if len(phrase.encode()) > 1 and phrase not in SPECIAL_TOKENS and _survives_decoding(phrase, alphabet)
     ]
     size = _BYTES + len(SPECIAL_TOKENS) + len(phrases)

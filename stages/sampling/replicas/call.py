@@ -109,6 +109,7 @@ class Call:
         max_num_seqs: Number of sequences that an engine decodes together. The requests in flight hold about a quarter
             more, so that sequences are always waiting.
         stall_timeout_s: Time without progress after which an engine counts as hung, seconds.
+        turns: Whether completions have several turns.
     """
 
     def __init__(
@@ -120,11 +121,12 @@ class Call:
         engines: int,
         max_num_seqs: int,
         stall_timeout_s: float,
+        turns: bool = False,
     ) -> None:
         self._config, self._eos_token_ids, self._stall_timeout_s = config, eos_token_ids, stall_timeout_s
-        # A turn after a tool's answer is a request of its own, with one sequence.
+        # A turn after a reply is a request of its own, with one sequence.
         sequences, requests = config.samples_per_prompt, len(prompts)
-        if config.tool_calls:
+        if turns:
             sequences, requests = 1, requests * sequences
         enough = math.ceil(1.25 * max_num_seqs / sequences) + 1
         self._requests_per_engine = min(math.ceil(requests / engines), enough)
@@ -178,7 +180,7 @@ class Call:
         """Puts prompts at the front of the queue, so that groups that have begun end early."""
         with self._changed:
             self._todo.extendleft(reversed(prompts))
-            self._changed.notify_all()
+            self._changed.notify(len(prompts))  # one waiter each: hundreds would wake for one prompt
 
     def next(self, timeout_s: float) -> Answer | EngineLoss | None:
         """Returns the next answer, or the loss of an engine that has not left; None after `timeout_s` without either.

@@ -7,6 +7,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 from artifacts.errors import BadInputError, DeerstalkerError, TransientError
+from stages.models.adapters import has_adapter
 from stages.sampling import engine_key
 from stages.sampling.client import ReadyEngine
 from stages.sampling.counts import COUNTS_PATH
@@ -57,6 +58,9 @@ class ExternalEngine:
     def _load(self, model_dir: Path, digest: str) -> ReadyEngine:
         where, endpoint = f"engine {self.endpoint.address}", self.endpoint
         try:
+            if has_adapter(model_dir):
+                remedy = "leave external_urls empty, or train with finetune.trainable.merge = true"
+                raise BadInputError(where, "a checkpoint with a LoRA adapter", "full weights", remedy)
             endpoint.call("GET", "/v1/models", timeout_s=SHORT_TIMEOUT_S)  # fails if the engine requires a key
             if weight_exchange.keeps_stale_head(endpoint, model_dir):
                 combination = "a CPU engine of vLLM and a model whose output head shares the embedding"

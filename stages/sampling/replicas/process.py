@@ -14,6 +14,8 @@ from pathlib import Path
 from artifacts.errors import SEE_DOCTOR, BadInputError, DeerstalkerError, TransientError
 from artifacts.local.log_tail import tail_of, without_prefix
 from stages.hardware.compute_type import engine_build
+from stages.models.adapter_config import ENGINE_RANKS
+from stages.models.shape import LongRopeScaling, read_shape
 from stages.processes.guarded import GuardedProcess
 from stages.processes.memory import kernel_kills, refused_allocation
 from stages.processes.scratch import Scratch
@@ -36,7 +38,7 @@ CORE_KILLED = re.compile(r"Failed core proc\(s\): \{.*: -\d")
 STOPPED = f"one of its processes has been stopped for {STOPPED_LIMIT_S:.0f} s"
 CACHE_TOO_SMALL = re.compile(r"larger than the available KV cache memory")
 
-QUIET_ENVIRONMENT = {
+WITHOUT_NETWORK_AND_STATISTICS = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
@@ -84,6 +86,10 @@ def engine_arguments(
         arguments += ["--enforce-eager"]
     if hardware.takes_turns:
         arguments += ["--enable-sleep-mode"]
+    if hardware.adapter_rank:
+        room = next(rank for rank in ENGINE_RANKS if rank >= hardware.adapter_rank)
+        arguments += ["--enable-lora", "--max-lora-rank", str(room)]
+        arguments += ["--lora-target-modules", *hardware.adapter_projections]
     if forks(hardware):
         # vLLM keeps an executor that is given by its full name; for the name "uni" it would start another process.
         # With blocks of 128 tokens, the default on a CPU, the samples of a short prompt would share little of it.
@@ -94,6 +100,27 @@ def engine_arguments(
             "vllm.v1.executor.uniproc_executor.UniProcExecutor",
         ]
     return [*arguments, *hardware.extra_arguments, "--no-trust-remote-code"]
+
+
+def within_context(hardware: EngineHardware, model_dir: Path) -> EngineHardware:
+    """Returns the hardware with the model's original context as `max_model_len`, for a model with LongRoPE.
+
+    With more, vLLM takes other rotation frequencies for all sequences than the trainer.
+
+    Raises:
+        BadInputError: `max_model_len` is larger.
+    """
+    shape = read_shape(model_dir)
+    if not isinstance(shape.rope.scaling, LongRopeScaling):
+        return hardware
+    if hardware.max_model_len is not None and hardware.max_model_len > shape.max_positions:
+        raise BadInputError(
+            "engine.max_model_len",
+            str(hardware.max_model_len),
+            f"at most {shape.max_positions}, the original context of a model with LongRoPE",
+            "longer sequences of this model are not supported",
+        )
+    return hardware.model_copy(update={"max_model_len": hardware.max_model_len or shape.max_positions})
 
 
 def forks(hardware: EngineHardware) -> bool:
@@ -108,7 +135,7 @@ def compiles(hardware: EngineHardware) -> bool:
 
 def engine_environment(hardware: EngineHardware, model_dir: Path, scratch: Path, api_key: str) -> dict[str, str]:
     """Returns the child's environment: this process's with the key, its thread count and no telemetry or network."""
-    environment = dict(os.environ) | QUIET_ENVIRONMENT
+    environment = dict(os.environ) | WITHOUT_NETWORK_AND_STATISTICS
     # Three processes import about 2,000 modules each; without cached bytecode a start would compile for 45 s.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment[engine_key.KEY_VARIABLE] = api_key
@@ -157,7 +184,8 @@ class EngineProcess:
         log_path.parent.mkdir(parents=True, exist_ok=True)
         self.log_start = log_path.stat().st_size if log_path.exists() else 0
         server = ["-P", str(Path(__file__).parents[1] / "server.py")]
-        arguments = engine_arguments(hardware, Path(MODEL_LINK), self.scratch / "engine.sock", weights=weights)
+        served = within_context(hardware, model_dir)
+        arguments = engine_arguments(served, Path(MODEL_LINK), self.scratch / "engine.sock", weights=weights)
         (self.scratch / MODEL_LINK).symlink_to(model_dir.absolute())
         if compiles(hardware):
             compile_cache.prepare()

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 from artifacts.errors import DeerstalkerError, TransientError
+from stages.models.adapters import adapter_of, base_of, has_adapter
 from stages.sampling.client import ReadyEngine, ended_error
 from stages.sampling.endpoint import EndpointError
 from stages.sampling.replicas import weight_exchange
@@ -34,6 +35,9 @@ class Replica:
         self._process: EngineProcess | None = None
         self._model_dir: Path | None = None
         self._loaded_digest = ""
+        self._loaded_base: Path | None = None
+        """Folder of the full weights that the process has; a checkpoint with an adapter shares it with others."""
+        self._adapted = False
         self._check: weight_exchange.WeightCheck | None = None
         self._ready = self._asleep = self._ended = False
         self._starting = threading.Lock()
@@ -65,10 +69,11 @@ class Replica:
             if self._ended:
                 raise ended_error()
             if self._process is None:
-                self._process = EngineProcess(
-                    self.place.hardware, model_dir, self.log_path, self.place.devices, weights=bool(digest)
-                )
-                self._model_dir, self._loaded_digest = model_dir, digest
+                base = base_of(model_dir)
+                hardware = self.place.hardware.with_adapter(adapter_of(model_dir))
+                self._process = EngineProcess(hardware, base, self.log_path, self.place.devices, weights=bool(digest))
+                self._model_dir, self._loaded_base = model_dir, base if digest else None
+                self._loaded_digest, self._adapted = "" if has_adapter(model_dir) else digest, False
 
     def serve(self, model_dir: Path, digest: str) -> ReadyEngine:
         """Makes the process serve this checkpoint: starts it, reloads its weights, or does nothing if it has them.
@@ -86,7 +91,9 @@ class Replica:
             process = self._started(model_dir, digest)
             try:
                 if digest != self._loaded_digest:
-                    self._reload(process, model_dir)
+                    if base_of(model_dir) != self._loaded_base:
+                        self._reload(process, base_of(model_dir))
+                    self._adapt(process, model_dir, digest)
                 weight_exchange.set_weight_version(process.endpoint, digest)
                 version = process.endpoint.call("GET", "/version", timeout_s=SHORT_TIMEOUT_S)["version"]
                 self._model_dir, self._loaded_digest = model_dir, digest
@@ -110,7 +117,7 @@ class Replica:
             if not self._ready:
                 raise weight_exchange.ReloadRefusedError("it was still starting when the trainer needed its memory")
             weight_exchange.sleep(process.endpoint)
-            self._asleep, self._loaded_digest = True, ""
+            self._asleep, self._loaded_digest, self._loaded_base = True, "", None
         except _ENGINE_FAILURES as error:
             self.refusals.append(f"it did not sleep: {error!r}")
             self._drop(process)
@@ -143,6 +150,19 @@ class Replica:
         if process is not None:
             (process.kill if at_once else process.stop)()
 
+    def _adapt(self, process: EngineProcess, model_dir: Path, digest: str) -> None:
+        """Loads the adapter of a checkpoint, or drops that of the one before."""
+        folder, hardware = model_dir if has_adapter(model_dir) else None, process.hardware
+        if folder is None and not self._adapted:
+            return
+        self._adapted = folder is not None
+        with process.killed_if_stopped():
+            weight_exchange.load_adapter(
+                process.endpoint, folder, digest, hardware.on_this_machine().dtype,
+                checked=hardware.tensor_parallel_size == 1,
+            )  # fmt: skip
+        self.reloads += 1
+
     def _reload(self, process: EngineProcess, model_dir: Path) -> None:
         if not process.can_reload:
             raise weight_exchange.ReloadRefusedError("a tensor parallel engine on CPUs keeps a stale output head")
@@ -150,11 +170,13 @@ class Replica:
             with process.killed_if_stopped():
                 weight_exchange.expect_weights(process.endpoint)
                 self._check = self._weight_check(process, model_dir, weightless=True)
+            self._loaded_base = model_dir
             return
         with process.killed_if_stopped():
             weight_exchange.load(process.endpoint, model_dir, asleep=self._asleep)
         self._asleep = False
         self._check.after_reload(model_dir)
+        self._loaded_base = model_dir
         self.reloads += 1
 
     def _weight_check(
@@ -172,7 +194,9 @@ class Replica:
         """
         old = self._process
         if old is not None and (
-            not weight_exchange.same_shape(self._model_dir, model_dir) or (self._ready and not self.running)
+            not weight_exchange.same_shape(self._model_dir, model_dir)
+            or (self._ready and not self.running)
+            or not old.hardware.takes(adapter_of(model_dir))
         ):
             self._drop(old)
         self.prestart(model_dir, digest)
@@ -182,7 +206,7 @@ class Replica:
             try:
                 process.wait_ready()
                 if process.weights:
-                    self._check = self._weight_check(process, served)
+                    self._check = self._weight_check(process, base_of(served))
             except DeerstalkerError:
                 self._forget()
                 raise
@@ -203,5 +227,5 @@ class Replica:
     def _forget(self) -> None:
         self._process = None
         self._check = None
-        self._loaded_digest = ""
+        self._loaded_digest, self._loaded_base, self._adapted = "", None, False
         self._ready = self._asleep = False

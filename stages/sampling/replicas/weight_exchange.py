@@ -5,15 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from artifacts.local.input_files import read_regular
+from stages.models.adapters import ADAPTER_WEIGHTS, read_adapter_config
 from stages.models.spellings import both_in_config
-from stages.models.tensor_file import ITEM_BYTES, data_start, to_bfloat16_bits
+from stages.models.tensor_file import ITEM_BYTES, data_start, read_header, to_bfloat16_bits
 from stages.models.tensors import StoredTensor, stored_tensors
+from stages.sampling.completions import ADAPTER_PATH
 from stages.sampling.endpoint import Endpoint, EndpointError
 
 LOAD_TIMEOUT_S = 600.0
@@ -84,6 +88,53 @@ def load(endpoint: Endpoint, model_dir: Path, *, asleep: bool = False) -> None:
         raise ReloadRefusedError(str(error)) from error
     if not reset["success"]:
         raise ReloadRefusedError("the prefix cache is still in use")
+
+
+def load_adapter(endpoint: Endpoint, folder: Path | None, digest: str, dtype: str, *, checked: bool) -> None:
+    """Loads a LoRA adapter into a running engine beside its base, and verifies it; None returns to the base.
+
+    Args:
+        folder: Checkpoint with an adapter.
+        digest: Digest of the checkpoint, which names the adapter in the engine.
+        dtype: The engine's compute type.
+        checked: Whether the engine's matrices are compared with the file's; not if its processes divide them.
+
+    Raises:
+        ReloadRefusedError: The engine answered with an error, or holds other matrices.
+        OSError, http.client.HTTPException: It could not be reached.
+    """
+    request = {} if folder is None else {"name": digest, "folder": str(folder)}
+    try:
+        endpoint.call("POST", ADAPTER_PATH, request, timeout_s=LOAD_TIMEOUT_S)
+        if folder is None or not checked:
+            return
+        config = read_adapter_config(folder)
+        ask = {"method": "adapter_digests", "kwargs": {"rank": config.rank}, "timeout": LOAD_TIMEOUT_S}
+        [loaded] = endpoint.call("POST", "/collective_rpc", ask, timeout_s=LOAD_TIMEOUT_S)["results"]
+    except EndpointError as error:
+        raise ReloadRefusedError(str(error)) from error
+    expected = adapter_digests(folder, config.scale, dtype)
+    if missing := Counter(expected) - Counter(loaded):
+        raise ReloadRefusedError(f"{missing.total()} of {len(expected)} matrices of the adapter were not loaded")
+
+
+def adapter_digests(folder: Path, scale: float, dtype: str) -> list[str]:
+    """Returns the SHA-256 (hex) of each matrix of an adapter as an engine holds it: A, and B times the scale.
+
+    Both are cast to the engine's type before B is scaled.
+    """
+    path, digests = folder / ADAPTER_WEIGHTS, list[str]()
+    start, content = data_start(path), read_regular(path)
+    for name, entry in read_header(path).items():
+        first, end = entry["data_offsets"]
+        cast = cast_bytes(content[start + first : start + end], entry["dtype"], dtype)
+        if cast is None:
+            raise ReloadRefusedError(f"{name} has the type {entry['dtype']}")
+        if name.endswith(".lora_B.weight"):
+            values = np.frombuffer(cast_bytes(cast, _STORED_AS[dtype], "float32") or b"", "<f4") * np.float32(scale)
+            cast = cast_bytes(values.tobytes(), "F32", dtype) or b""
+        digests.append(hashlib.sha256(cast).hexdigest())
+    return digests
 
 
 def expect_weights(endpoint: Endpoint) -> None:

@@ -30,7 +30,8 @@ class WeightSlices:
                 whose parameter is missing here or has another size is left out, as is one of no plain float type.
         """
         digests: dict[str, str] = {}
-        for name, parameter in self.model_runner.get_model().named_parameters():
+        for adapted, parameter in self.model_runner.get_model().named_parameters():
+            name = adapted.replace(".base_layer.", ".")  # of a linear map that takes an adapter
             spans = slices.get(name)
             if spans is None or is_traceable_wrapper_subclass(parameter) or not parameter.is_contiguous():
                 continue
@@ -40,4 +41,18 @@ class WeightSlices:
             for first, end in spans:
                 digest.update(flat[first:end].cpu().view(torch.uint8).numpy())
             digests[name] = digest.hexdigest()
+        return digests
+
+    def adapter_digests(self, rank: int) -> list[str]:
+        """Returns the SHA-256 (hex) of each matrix of the loaded LoRA adapter, A and the scaled B, in any order.
+
+        Args:
+            rank: Rank of the adapter; the engine keeps it in matrices for the largest rank that it takes.
+        """
+        digests: list[str] = []
+        for module in self.model_runner.lora_manager._adapter_manager.modules.values():
+            for a, b in zip(module.lora_a_stacked, module.lora_b_stacked, strict=True):
+                for matrix in (a[0, 0, :rank], b[0, 0, :, :rank]):
+                    content = matrix.contiguous().cpu().view(torch.uint8).numpy()
+                    digests.append(hashlib.sha256(content).hexdigest())
         return digests

@@ -1,1 +1,1 @@
-"""Weights and training states on disk and in the store."""
+"""Weights and optimizer states on disk and in the store."""

@@ -1,36 +1,46 @@
 """Reads and writes Hugging Face folders of weights, under the names of the policy's parameters."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from artifacts.errors import BadInputError
-from stages.models.shape import DecoderShape
+from stages.models.adapter_config import ADAPTER_CONFIG, AdapterConfig
+from stages.models.adapters import (
+    ADAPTER_WEIGHTS,
+    PREFIX,
+    base_of,
+    has_adapter,
+    read_adapter_config,
+    tensor_name,
+)
+from stages.models.shape import DecoderShape, read_shape
 from stages.models.spellings import write_both_spellings
 from stages.models.tensors import FILE_BYTES, WEIGHTS_INDEX, compare, stored_tensors
 from stages.models.value_head import VALUE_HEAD, VALUE_HEAD_WEIGHT, ValueHead
 
+_WEIGHT_FILES = (".safetensors", ".bin", ".gguf", WEIGHTS_INDEX, ADAPTER_CONFIG)
 _OUTSIDE = {
     "decoder.tok_embeddings.weight": "model.embed_tokens.weight",
     "decoder.norm.scale": "model.norm.weight",
     "head.weight": "lm_head.weight",
     VALUE_HEAD_WEIGHT: VALUE_HEAD_WEIGHT,
 }
-_INSIDE = {
-    "sa_norm.scale": "input_layernorm.weight",
-    "mlp_norm.scale": "post_attention_layernorm.weight",
-    "attn.q_norm.scale": "self_attn.q_norm.weight",
-    "attn.k_norm.scale": "self_attn.k_norm.weight",
-}
 _MODULES = {
+    "attn.q_norm": "self_attn.q_norm",
+    "attn.k_norm": "self_attn.k_norm",
+    "attn.qkv_proj": "self_attn.qkv_proj",
     "attn.q_proj": "self_attn.q_proj",
     "attn.k_proj": "self_attn.k_proj",
     "attn.v_proj": "self_attn.v_proj",
@@ -38,22 +48,38 @@ _MODULES = {
     "mlp.w1": "mlp.gate_proj",
     "mlp.w2": "mlp.down_proj",
     "mlp.w3": "mlp.up_proj",
+    "mlp.router": "mlp.gate",
 }
 
 
-def published_name(name: str) -> str:
+_FUSED_GATE = "mlp.gate_up_proj"
+_EXPERT = re.compile(r"mlp\.(experts\.\d+)\.(\w+)")
+
+
+def published_name(name: str, shape: DecoderShape) -> str:
     """Returns the Hugging Face name of a policy parameter."""
     if name in _OUTSIDE:
         return _OUTSIDE[name]
     layer, inner = name.removeprefix("decoder.layers.").split(".", 1)
-    if inner in _INSIDE:
-        return f"model.layers.{layer}.{_INSIDE[inner]}"
     module, leaf = inner.rsplit(".", 1)
-    return f"model.layers.{layer}.{_MODULES[module]}.{leaf}"
+    fused = {"mlp.w1": _FUSED_GATE} if shape.fused else {}
+    if expert := _EXPERT.fullmatch(module):
+        published = _MODULES[f"mlp.{expert[2]}"].replace("mlp.", f"mlp.{expert[1]}.")
+    else:
+        published = (_MODULES | asdict(shape.norms) | fused)[module]
+    return f"model.layers.{layer}.{published}.{leaf.replace('scale', 'weight')}"
+
+
+def adapter_name(name: str, shape: DecoderShape) -> str:
+    """Returns PEFT's name of an adapter's parameter."""
+    stem, _, side = name.removesuffix(".weight").rpartition(".lora_")
+    return tensor_name(published_name(f"{stem}.weight", shape), side.upper())
 
 
 class StoredWeights:
     """The tensors of a checkpoint folder, read one at a time, from one file or from several with an index.
+
+    The adapter of a checkpoint that has one is added to the weights of its base.
 
     Args:
         folder: Hugging Face folder.
@@ -63,8 +89,9 @@ class StoredWeights:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._stored = stored_tensors(folder)
+        self._folder, self._shape = base_of(folder), read_shape(folder)
+        self._stored = stored_tensors(self._folder)
+        self._adapter = folder if has_adapter(folder) else None
 
     def check(self, shape: DecoderShape) -> None:
         """Compares the stored tensors with those of a decoder (see `stages.models.tensors.compare`).
@@ -87,21 +114,75 @@ class StoredWeights:
         Raises:
             BadInputError: A stored tensor has another shape than expected, or a file is damaged.
         """
+        published = {name: published_name(name, self._shape) for name in names}
+        added = {} if self._adapter is None else added_products(self._adapter)
         by_file: dict[Path, list[str]] = {}
-        for name in names:
-            by_file.setdefault(self._stored[published_name(name)].file, []).append(name)
+        for name in published:
+            by_file.setdefault(self._stored[published[name]].file, []).append(name)
         for path, names_in_file in by_file.items():
             try:
                 with safe_open(path, framework="pt") as file:
                     for name in names_in_file:
-                        tensor = file.get_tensor(published_name(name))
+                        tensor = file.get_tensor(published[name])
                         if tensor.shape != shape_of(name):
                             raise BadInputError(
-                                f"{path}: {published_name(name)}", str(list(tensor.shape)), str(list(shape_of(name)))
+                                f"{path}: {published[name]}", str(list(tensor.shape)), str(list(shape_of(name)))
                             )
+                        if product := added.get(published[name]):
+                            tensor = tensor.float() + product()
                         yield name, tensor
             except (OSError, SafetensorError) as error:
                 raise BadInputError(str(path), f"unreadable ({error})", "weights in safetensors") from error
+
+
+def added_products(folder: Path) -> dict[str, Callable[[], Tensor]]:
+    """Returns functions that compute what an adapter adds to each weight (scale x B A, float32), by Hugging Face name.
+
+    Raises:
+        BadInputError: The adapter is damaged, or of another kind than plain LoRA.
+    """
+    scale, tensors = read_adapter_config(folder).scale, read_adapter(folder)
+    sides = [name.removesuffix("A.weight") for name in tensors if name.endswith(".lora_A.weight")]
+    return {
+        f"{side.removeprefix(PREFIX).removesuffix('.lora_')}.weight": partial(_product, tensors, side, scale)
+        for side in sides
+    }
+
+
+def _product(tensors: Mapping[str, Tensor], side: str, scale: float) -> Tensor:
+    return scale * (tensors[f"{side}B.weight"].float() @ tensors[f"{side}A.weight"].float())
+
+
+def read_adapter(folder: Path) -> dict[str, Tensor]:
+    """Returns the tensors of an adapter by PEFT's names.
+
+    Raises:
+        BadInputError: The file is damaged.
+    """
+    path = folder / ADAPTER_WEIGHTS
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise BadInputError(str(path), f"unreadable ({error})", "an adapter in safetensors") from error
+
+
+def write_adapter(source: Path, out: Path, config: AdapterConfig, tensors: Mapping[str, Tensor | None]) -> None:
+    """Writes a checkpoint of an adapter: PEFT's two files, and the source's files other than weights.
+
+    Collective; only the first process has tensors, and writes.
+
+    Args:
+        source: Folder whose other files are copied.
+        out: Folder to make.
+        config: The adapter's settings.
+        tensors: Tensors by PEFT's names, float32 on the CPU; None on all processes but the first.
+    """
+    if dist.get_rank() == 0:
+        out.mkdir(parents=True, exist_ok=True)
+        copy_other_files(source, out)
+        named = read_adapter_config(source).base if has_adapter(source) else None
+        replace(config, base=named).write(out)
+        _write_file(out / ADAPTER_WEIGHTS, tensors)
 
 
 def write_checkpoint(
@@ -130,14 +211,15 @@ def write_checkpoint(
         dtype: Type of the weights on disk.
         heartbeat: Called after each file of weights to report progress.
         file_bytes: Largest size of a file of weights; a larger tensor gets a file of its own.
-        value_head: Form of the head of a value model, which its config.json states; None for a policy.
+        value_head: Form of the head of a critic, which its config.json states; None for a policy.
     """
     first = dist.get_rank() == 0
     if first:
         _write_other_files(source, out, dtype, value_head)
-    sizes = {published_name(name): torch.empty(shape, dtype=dtype, device="meta") for name, shape in shapes.items()}
+    decoder = read_shape(source)
+    policy_names = {published_name(name, decoder): name for name in shapes}
+    sizes = {name: torch.empty(shapes[own], dtype=dtype, device="meta") for name, own in policy_names.items()}
     plan = split_torch_state_dict_into_shards(sizes, max_shard_size=file_bytes)
-    policy_names = {published_name(name): name for name in shapes}
     for file, names in plan.filename_to_tensors.items():
         _write_file(out / file, {name: full(policy_names[name]) for name in names})  # frees the tensors of the file
         if first:
@@ -151,14 +233,19 @@ def _write_file(path: Path, tensors: Mapping[str, Tensor | None]) -> None:
     """Writes full tensors to a file; nothing on processes that hold none."""
     if full := {name: tensor.contiguous() for name, tensor in tensors.items() if tensor is not None}:
         save_file(full, path, metadata={"format": "pt"})
-        path.chmod(path.with_name("config.json").stat().st_mode)  # safetensors lets only the owner read it
+        path.chmod(path.with_name("config.json").stat().st_mode)  # safetensors creates it readable by the owner only
+
+
+def copy_other_files(source: Path, out: Path) -> None:
+    """Copies the files of a model folder that hold no weights and describe no adapter."""
+    for path in source.iterdir():
+        if path.is_file() and not path.name.endswith(_WEIGHT_FILES):
+            shutil.copyfile(path, out / path.name)
 
 
 def _write_other_files(source: Path, out: Path, dtype: torch.dtype, value_head: ValueHead | None) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    for path in source.iterdir():
-        if path.is_file() and not path.name.endswith((".safetensors", ".bin", ".gguf", WEIGHTS_INDEX)):
-            shutil.copyfile(path, out / path.name)
+    copy_other_files(source, out)
     config = json.loads((source / "config.json").read_text())
     config["dtype"] = config["torch_dtype"] = str(dtype).removeprefix("torch.")
     if value_head:

@@ -57,7 +57,7 @@ class KeptSteps:
         steps = (step_of(key.removeprefix(f"{self._key}/")) for key in stored if key)
         self._stored_steps = {step for step in steps if step is not None}
         for step in sorted(self._stored_steps, reverse=True):
-            with suppress(MissingKeyError):  # another machine has got further and removed it
+            with suppress(MissingKeyError):  # another machine has advanced and removed it
                 try:
                     if ref := self._address(step).find(self._identity):
                         return self._ctx.local_folder(ref)
@@ -81,14 +81,14 @@ class KeptSteps:
             attempt.publish({"step": step})
             for older in {known for known in self._stored_steps if known < step}:
                 key = self._address(older).key
-                self._ctx.store.delete(manifest_key(key))  # first, so that no reader meets a partial artifact
+                self._ctx.store.delete(manifest_key(key))  # first, so that no reader finds a partial artifact
                 self._ctx.store.delete(key)
                 self._stored_steps.discard(older)
             self._stored_steps.add(step)
         except (DeerstalkerError, OSError) as error:
             self._ctx.log.warning("the checkpoint of step %d was not kept: %s", step, error)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)  # an empty inbox tells the workers to write the next one
+            shutil.rmtree(folder, ignore_errors=True)  # the workers write the next one when the inbox is empty
 
     def discard(self) -> None:
         """Removes all step checkpoints; call it once the result of the job is published."""

@@ -66,8 +66,14 @@ class StepCheckpoints:
         return folder
 
 
-def resume(folder: Path, weights: TrainedWeights, trainer: Trainer) -> tuple[list[StepMetrics], dict[str, Tensor]]:
+def resume(
+    folder: Path, weights: TrainedWeights, trainer: Trainer, checkpoint: Path
+) -> tuple[list[StepMetrics], dict[str, Tensor]]:
     """Restores weights, optimizer, the objective's numbers and skipped steps from a step checkpoint (collective).
+
+    Args:
+        folder: The step checkpoint.
+        checkpoint: The checkpoint from which the job began.
 
     Returns:
         Metrics of the steps that were taken before, and the sample of the starting weights.
@@ -75,7 +81,7 @@ def resume(folder: Path, weights: TrainedWeights, trainer: Trainer) -> tuple[lis
     Raises:
         BadInputError: The folder is not a step checkpoint of this job.
     """
-    weights.load_state(folder / STATE_FOLDER)
+    weights.load_state(folder / STATE_FOLDER, checkpoint)
     trainer.restore_numbers(load_file(folder / NUMBERS_FILE), str(folder / NUMBERS_FILE))
     try:
         steps = [StepMetrics.model_validate(step) for step in json.loads((folder / STEPS_FILE).read_text())]

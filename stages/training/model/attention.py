@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from stages.models.shape import DecoderShape
 from stages.training.model.block_mask import block_mask
-from stages.training.model.tree_attention import TreeAttention, TreePlan, plan_tree
+from stages.training.model.parts import Norm
+from stages.training.model.tree_attention import TreeAttention, TreePlan, Window, plan_tree
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -19,27 +21,32 @@ class AttentionInputs:
     """Inputs that every attention layer needs for a micro-batch of N tokens.
 
     Attributes:
-        cos: [N, 1, D] cosines of the rotation, in the compute dtype.
-        sin: [N, 1, D] sines, the first half negated, in the compute dtype.
+        cos: [N, 1, R] cosines of the rotation of R of a head's D dimensions, in the compute dtype.
+        sin: [N, 1, R] sines, the first half negated, in the compute dtype.
         tree: The pairs of tokens that attend: a plan on the CPU, a block mask on CUDA.
+        sliding: The same for sliding layers; None if there are none.
     """
 
     cos: Tensor
     sin: Tensor
     tree: "TreePlan | BlockMask"
+    sliding: "AttentionInputs | None" = None
 
 
-def attention_tree(segment_ids: Tensor, parent_ids: Tensor, device: torch.device) -> "TreePlan | BlockMask":
+def attention_tree(
+    segment_ids: Tensor, parent_ids: Tensor, device: torch.device, window: Window | None = None
+) -> "TreePlan | BlockMask":
     """Returns the pairs of tokens that attend: token i attends to j <= i of its segment and to its whole prompt.
 
     Args:
         segment_ids: [N] on the CPU.
         parent_ids: [N] on the CPU, the segment of each token's prompt.
         device: Device that computes the attention.
+        window: Restricts the pairs to near tokens; None for a layer that does not slide.
     """
     if device.type == "cpu":
-        return plan_tree(segment_ids, parent_ids)
-    return block_mask(segment_ids, parent_ids, device)
+        return plan_tree(segment_ids, parent_ids, window)
+    return block_mask(segment_ids, parent_ids, device, window)
 
 
 @cache
@@ -66,8 +73,14 @@ class _Rotation(torch.autograd.Function):
 
 
 def rotate(x: Tensor, inputs: AttentionInputs) -> Tensor:
-    """Applies the rotary position embedding (half rotation, as in Hugging Face checkpoints) to [N, H, D]."""
-    return _Rotation.apply(x, inputs.cos, inputs.sin)  # pyright: ignore[reportReturnType]
+    """Applies the rotary position embedding (half rotation, as in Hugging Face checkpoints) to [N, H, D].
+
+    Dimensions from the R-th on stay as they are.
+    """
+    rotated = inputs.cos.shape[-1]
+    if rotated == x.shape[-1]:
+        return _Rotation.apply(x, inputs.cos, inputs.sin)  # pyright: ignore[reportReturnType]
+    return torch.cat([rotate(x[..., :rotated], inputs), x[..., rotated:]], -1)
 
 
 class TreeSelfAttention(nn.Module):
@@ -77,46 +90,40 @@ class TreeSelfAttention(nn.Module):
     and keys after the rotation (Qwen3 does so before), and it represents shared prompts only as a dense mask.
 
     Args:
-        embed_dim: Width of the residual stream.
-        num_heads: Number of query heads H.
-        num_kv_heads: Number of key heads K.
-        head_dim: Width D of a head.
-        qkv_bias: Whether q, k and v have a bias.
-        output_bias: Whether the output projection has a bias.
-        q_norm: Norm over D of each query head, or None.
-        k_norm: The same for keys.
+        shape: Sizes and switches of the decoder: H query heads and K key heads of width D.
+        layer: Number of the layer.
     """
 
-    def __init__(
-        self,
-        *,
-        embed_dim: int,
-        num_heads: int,
-        num_kv_heads: int,
-        head_dim: int,
-        qkv_bias: bool,
-        output_bias: bool,
-        q_norm: nn.Module | None,
-        k_norm: nn.Module | None,
-    ) -> None:
+    def __init__(self, shape: DecoderShape, layer: int) -> None:
         super().__init__()
         self.cache_enabled = False  # torchtune's decoder reads it
-        self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
-        self.q_proj = nn.Linear(embed_dim, num_heads * head_dim, bias=qkv_bias)
-        self.k_proj = nn.Linear(embed_dim, num_kv_heads * head_dim, bias=qkv_bias)
-        self.v_proj = nn.Linear(embed_dim, num_kv_heads * head_dim, bias=qkv_bias)
-        self.output_proj = nn.Linear(num_heads * head_dim, embed_dim, bias=output_bias)
-        self.q_norm, self.k_norm = q_norm, k_norm
+        self.head_dim, self.grouped = shape.head_dim, shape.heads != shape.kv_heads
+        self.scale = shape.head_dim**-0.5 if shape.attention_scale is None else shape.attention_scale
+        self.slides, self.rotates = layer in shape.sliding_layers, layer not in shape.unrotated_layers
+        self.norms_heads = shape.qk_norm == "head"
+        queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        self.widths = [queries, keys, keys]
+        if shape.fused:
+            self.qkv_proj = nn.Linear(shape.embed_dim, sum(self.widths), bias=shape.qkv_bias)
+        else:
+            self.q_proj = nn.Linear(shape.embed_dim, queries, bias=shape.qkv_bias)
+            self.k_proj = nn.Linear(shape.embed_dim, keys, bias=shape.qkv_bias)
+            self.v_proj = nn.Linear(shape.embed_dim, keys, bias=shape.qkv_bias)
+        self.output_proj = nn.Linear(queries, shape.embed_dim, bias=shape.output_bias)
+        self.q_norm = self.k_norm = None
+        if shape.qk_norm:
+            self.q_norm = Norm(shape.head_dim if self.norms_heads else queries, shape)
+            self.k_norm = Norm(shape.head_dim if self.norms_heads else keys, shape)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, tree: "TreePlan | BlockMask") -> Tensor:
         """Returns the attention output, [N, H, D]."""
         if isinstance(tree, TreePlan):
-            return TreeAttention.apply(q, k, v, tree)  # pyright: ignore[reportReturnType]
+            return TreeAttention.apply(q, k, v, tree, self.scale)  # pyright: ignore[reportReturnType]
         from torch.nn.attention.flex_attention import flex_attention
 
         flex: Any = flex_attention if torch.compiler.is_compiling() else _flex()  # a compiled layer compiles it, too
         heads = (t.transpose(0, 1).unsqueeze(0) for t in (q, k, v))
-        mixed = flex(*heads, block_mask=tree, enable_gqa=self.num_heads != self.num_kv_heads)
+        mixed = flex(*heads, block_mask=tree, scale=self.scale, enable_gqa=self.grouped)
         return mixed.squeeze(0).transpose(0, 1)
 
     def forward(self, x: Tensor, y: Tensor, *, mask: AttentionInputs, input_pos: Tensor | None = None) -> Tensor:
@@ -132,12 +139,25 @@ class TreeSelfAttention(nn.Module):
             [1, N, embed_dim].
         """
         tokens = x.shape[1]
+        inputs = mask.sliding if self.slides and mask.sliding is not None else mask
+        q, k, v = self._projected(x)
+        if not self.norms_heads:
+            q, k = self._normalized(q, k)
         # -1: with tensor parallelism, some of the heads
-        q = self.q_proj(x).view(tokens, -1, self.head_dim)
-        k = self.k_proj(x).view(tokens, -1, self.head_dim)
-        v = self.v_proj(x).view(tokens, -1, self.head_dim)
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        q, k = rotate(q, mask), rotate(k, mask)
-        mixed = self.attend(q, k, v, mask.tree)
+        q, k, v = (part.reshape(tokens, -1, self.head_dim) for part in (q, k, v))
+        if self.norms_heads:
+            q, k = self._normalized(q, k)
+        if self.rotates:
+            q, k = rotate(q, inputs), rotate(k, inputs)
+        mixed = self.attend(q, k, v, inputs.tree)
         return self.output_proj(mixed.reshape(1, tokens, -1))
+
+    def _projected(self, x: Tensor) -> tuple[Tensor, ...]:
+        if hasattr(self, "qkv_proj"):
+            return self.qkv_proj(x).split(self.widths, dim=-1)
+        return self.q_proj(x), self.k_proj(x), self.v_proj(x)
+
+    def _normalized(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        if self.q_norm is None or self.k_norm is None:
+            return q, k
+        return self.q_norm(q), self.k_norm(k)

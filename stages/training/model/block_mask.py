@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from stages.training.model.transfer import to_device
+from stages.training.model.tree_attention import Window
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -22,7 +23,9 @@ BLOCK = 128
 """Tokens of a block of queries or keys; flex_attention's default."""
 
 
-def block_mask(segment_ids: Tensor, parent_ids: Tensor, device: torch.device) -> "BlockMask":
+def block_mask(
+    segment_ids: Tensor, parent_ids: Tensor, device: torch.device, window: Window | None = None
+) -> "BlockMask":
     """Returns the mask under which token i attends to j <= i of its segment and to its whole prompt.
 
     Args:
@@ -30,6 +33,7 @@ def block_mask(segment_ids: Tensor, parent_ids: Tensor, device: torch.device) ->
         parent_ids: [N] int on the CPU, the segment of each token's prompt, which comes before it; for a prompt token,
             its own segment.
         device: Device that computes the attention.
+        window: Leaves out pairs that are too far from each other; None for none.
     """
     from torch.nn.attention.flex_attention import BlockMask
 
@@ -40,10 +44,25 @@ def block_mask(segment_ids: Tensor, parent_ids: Tensor, device: torch.device) ->
         return (query >= key) & ((segments[query] == segments[key]) | (parents[query] == segments[key]))
 
     pairs = to_device(attending_pairs(segment_ids, parent_ids), device)
-    partial, full = (pairs > 0) & (pairs < BLOCK * BLOCK), pairs == BLOCK * BLOCK
+    some, full, mask_mod = pairs > 0, pairs == BLOCK * BLOCK, attends
+    if window is not None:
+        positions, reach = to_device(window.positions, device), window.tokens
+
+        def attends_near(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            return attends(batch, head, query, key) & (positions[query] - positions[key] < reach)
+
+        least, most = (to_device(bounds, device) for bounds in _distances(window.positions))
+        some, full, mask_mod = some & (least < reach), full & (most < reach), attends_near
     return BlockMask.from_kv_blocks(
-        *_listed(partial), *_listed(full), BLOCK_SIZE=BLOCK, mask_mod=attends, seq_lengths=(tokens, tokens)
+        *_listed(some & ~full), *_listed(full), BLOCK_SIZE=BLOCK, mask_mod=mask_mod, seq_lengths=(tokens, tokens)
     )
+
+
+def _distances(positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns bounds of the distances from keys to queries in each pair of blocks: two of [B, B], queries x keys."""
+    blocks = torch.split(positions, BLOCK)
+    first, last = (torch.stack([bound(block) for block in blocks]) for bound in (torch.min, torch.max))
+    return first[:, None] - last, last[:, None] - first
 
 
 def attending_pairs(segment_ids: Tensor, parent_ids: Tensor) -> Tensor:

@@ -6,15 +6,20 @@ import math
 import torch
 from torch import Tensor, nn
 
+from stages.models.shape import DecoderShape
 from stages.training.model.components import LoRALinear, TransformerDecoder, get_merged_lora_ckpt
-from stages.training.trainable import PROJECTIONS, TrainableConfig
+from stages.training.trainable import TrainableConfig
 
 
-def add_adapters(decoder: TransformerDecoder, config: TrainableConfig) -> None:
-    """Replaces the chosen projections of every layer by adapted ones; names of weights and biases stay the same."""
+def add_adapters(decoder: TransformerDecoder, config: TrainableConfig, shape: DecoderShape) -> None:
+    """Replaces the chosen projections of every layer by adapted ones; names of weights and biases stay the same.
+
+    Raises:
+        BadInputError: The model does not have these projections (see `TrainableConfig.adapted`).
+    """
     for layer in decoder.layers:
-        for projection in config.projections:
-            owner, leaf = PROJECTIONS[projection].split(".")
+        for path in config.adapted(shape):
+            owner, leaf = path.split(".")
             part = layer.get_submodule(owner)
             plain = part.get_submodule(leaf)
             assert isinstance(plain, nn.Linear)
@@ -22,10 +27,15 @@ def add_adapters(decoder: TransformerDecoder, config: TrainableConfig) -> None:
                 plain.in_features,
                 plain.out_features,
                 config.rank,
-                config.alpha,
+                scaled_alpha(config),
                 use_bias=plain.bias is not None,  # pyright: ignore[reportUnnecessaryComparison]
             )
             setattr(part, leaf, adapted)
+
+
+def scaled_alpha(config: TrainableConfig) -> float:
+    """Returns the alpha for torchtune, which always scales by alpha / rank."""
+    return config.alpha * math.sqrt(config.rank) if config.rslora else config.alpha
 
 
 def initial_adapter(name: str, shape: torch.Size) -> Tensor:
@@ -54,4 +64,4 @@ def merged(weights: dict[str, Tensor], config: TrainableConfig) -> dict[str, Ten
     # torchtune adds in place, and a weight may be the one that the model computes with.
     adapted = {name.replace(".lora_a.", ".") for name in weights if ".lora_a." in name}
     copied = {name: tensor.clone() if name in adapted else tensor for name, tensor in weights.items()}
-    return get_merged_lora_ckpt(copied, config.rank, config.alpha)
+    return get_merged_lora_ckpt(copied, config.rank, scaled_alpha(config))

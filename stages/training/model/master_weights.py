@@ -4,7 +4,7 @@ Master weights, AdamW's moments and the sums of gradients over micro-batches hav
 process keeps the masters and a copy in the compute precision, which is cast once per optimizer step; if both precisions
 are the same, it computes with the masters. Several processes shard the masters with FSDP2, which casts when it gathers
 them and reduces gradients in float32. A frozen parameter has no separate master, no gradient and no optimizer state.
-The head of a value model computes in float32 with all of them.
+The head of a critic computes in float32 with all of them.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
@@ -20,17 +21,24 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
 from artifacts.errors import BadInputError
+from stages.models.adapters import base_of, has_adapter, read_adapter_config
 from stages.models.shape import DecoderShape
 from stages.models.tensors import FILE_BYTES
-from stages.training.checkpointing.checkpoint import StoredWeights, write_checkpoint
+from stages.training.checkpointing.checkpoint import (
+    StoredWeights,
+    adapter_name,
+    read_adapter,
+    write_adapter,
+    write_checkpoint,
+)
 from stages.training.checkpointing.state_files import HeartbeatLoadPlanner, HeartbeatSavePlanner, StateWriter
 from stages.training.job import Dtype, OptimizerConfig
 from stages.training.model.lora import initial_adapter, merged
-from stages.training.model.movement import sampled_rows
+from stages.training.model.movement import PUBLISHED, sampled_rows
 from stages.training.model.placement import (
     compute_dtype,
     fill,
-    fill_value_model,
+    fill_critic,
     gather,
     gather_rows,
     place,
@@ -108,18 +116,39 @@ class TrainedWeights:
             }
 
     def load_checkpoint(self, folder: Path) -> None:
-        """Loads the weights of a Hugging Face folder, of any float dtype, and resets adapters and optimizer.
+        """Loads the weights of a Hugging Face folder, of any float dtype, and resets the optimizer.
+
+        Adapters are those of the folder if this model publishes adapters, else new ones.
 
         Raises:
-            BadInputError: The folder does not hold this decoder.
+            BadInputError: The folder does not hold this decoder, or its adapter has other settings.
         """
-        load = fill_value_model if self.shape.value_head else fill
-        load({name: p for name, p in self.masters.items() if not is_adapter(name)}, folder, self.shape, self._heartbeat)
+        stored = self._load_base(folder)
         for name, p in self.masters.items():
             if is_adapter(name):
-                place(p, initial_adapter(name, p.shape))
+                place(p, stored[adapter_name(name, self.shape)].float() if stored else initial_adapter(name, p.shape))
+                self._heartbeat()
         self.reset_optimizer()
         self.refresh()
+
+    @property
+    def publishes_adapter(self) -> bool:
+        """Whether checkpoints hold the adapter alone, which needs the same base everywhere. A critic has another."""
+        return self.trainable.publishes_adapter and self.shape.value_head is None
+
+    def _load_base(self, folder: Path) -> dict[str, Tensor]:
+        """Loads all weights but adapters; returns the tensors of the folder's adapter if it goes on, else none.
+
+        An adapter that does not go on is added to the weights.
+        """
+        stored: dict[str, Tensor] = {}
+        if self.publishes_adapter and has_adapter(folder):
+            assert self.trainable.adapter is not None
+            self.trainable.adapter.check_continues(read_adapter_config(folder))
+            stored, folder = read_adapter(folder), base_of(folder)
+        load = fill_critic if self.shape.value_head else fill
+        load({name: p for name, p in self.masters.items() if not is_adapter(name)}, folder, self.shape, self._heartbeat)
+        return stored
 
     def refresh(self) -> None:
         """Casts the masters into the compute copy."""
@@ -188,9 +217,14 @@ class TrainedWeights:
                 rows = sampled_rows(shape)
                 sampled[name] = gather_rows(self.masters[name], rows)
                 if adapters[0] is not None and adapters[1] is not None:
+                    assert self.trainable.adapter is not None
                     a = gather_rows(adapters[0], torch.arange(adapters[0].shape[0]))
-                    b = gather_rows(adapters[1], rows)
-                    sampled[name] += self.trainable.alpha / self.trainable.rank * (b @ a)
+                    b, scale = gather_rows(adapters[1], rows), self.trainable.adapter.scale
+                    if self.publishes_adapter:  # the engine rounds the adapter, not its sum with the weights
+                        sampled[name] = scale * (b @ a)
+                        sampled[name + PUBLISHED] = scale * (b.bfloat16().float() @ a.bfloat16().float())
+                    else:
+                        sampled[name] += scale * (b @ a)
                 self._heartbeat()
         return sampled
 
@@ -198,7 +232,7 @@ class TrainedWeights:
         return {name: p.shape for name, p in self.masters.items() if not is_adapter(name)}
 
     def save_checkpoint(self, source: Path, out: Path, file_bytes: int = FILE_BYTES) -> None:
-        """Writes the weights with adapters added in as a Hugging Face folder (collective; the first process writes).
+        """Writes a Hugging Face folder: the adapter, or all weights (collective; the first process writes).
 
         Args:
             source: Folder of the model's other files.
@@ -206,6 +240,13 @@ class TrainedWeights:
             file_bytes: Largest size of a file; the first process holds one at a time.
         """
         dtype = torch.bfloat16
+        if self.publishes_adapter:
+            assert self.trainable.adapter is not None
+            adapter = {
+                adapter_name(n, self.shape): gather(p, torch.float32) for n, p in self.masters.items() if is_adapter(n)
+            }
+            write_adapter(source, out, self.trainable.adapter, adapter)
+            return
         write_checkpoint(
             source, out, self._shapes(), lambda name: self._full(name, dtype), dtype,
             heartbeat=self._heartbeat, file_bytes=file_bytes, value_head=self.shape.value_head,
@@ -238,8 +279,11 @@ class TrainedWeights:
         write_checkpoint(reference, out, shapes, averaged, torch.float32, heartbeat=self._heartbeat)
 
     def _state(self) -> dict[str, Tensor]:
+        """Returns what a state holds. The base of an adapter that is published alone is in no state either."""
         state: dict[str, Tensor] = {}
         for name, p in self.masters.items():
+            if self.publishes_adapter and not is_adapter(name):
+                continue
             state[f"weights.{name}"] = p.detach()
             for key, moment in self.optimizer.state.get(p, {}).items():
                 state[f"{key}.{name}"] = moment
@@ -248,17 +292,24 @@ class TrainedWeights:
     def save_state(self, out: Path) -> None:
         """Writes masters and optimizer state as a torch distributed checkpoint (collective)."""
         out.mkdir(parents=True, exist_ok=True)
-        writer = StateWriter(out, sync_files=False)
-        save(dict(self._state()), storage_writer=writer, planner=HeartbeatSavePlanner(self._heartbeat))
+        state = self._state()
+        writer = StateWriter(out, sum(tensor.nbytes for tensor in state.values()) // dist.get_world_size())
+        save(dict(state), storage_writer=writer, planner=HeartbeatSavePlanner(self._heartbeat))
 
-    def load_state(self, folder: Path) -> None:
+    def load_state(self, folder: Path, checkpoint: Path | None = None) -> None:
         """Loads a state that `save_state` wrote with any number of processes (collective).
 
         Weights and moments that were saved in the other precision are cast; to bf16 they are rounded to nearest.
 
+        Args:
+            folder: The state.
+            checkpoint: The checkpoint that belongs to it, which leads to the base of an adapter.
+
         Raises:
             BadInputError: The folder is not a state of this decoder.
         """
+        if checkpoint is not None and self.publishes_adapter:
+            self._load_base(checkpoint)
         try:
             load(
                 dict(self._state()),
@@ -266,5 +317,5 @@ class TrainedWeights:
                 planner=HeartbeatLoadPlanner(self._heartbeat),
             )
         except (CheckpointException, OSError, ValueError, RuntimeError) as error:
-            raise BadInputError(str(folder), f"unreadable ({error})", "a training state of this model") from error
+            raise BadInputError(str(folder), f"unreadable ({error})", "an optimizer state of this model") from error
         self.refresh()

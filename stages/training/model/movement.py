@@ -9,6 +9,10 @@ SAMPLE = 1 << 16
 """Number of weights of a matrix that are looked at; of a larger one, evenly spaced rows of about this size in all."""
 
 
+PUBLISHED = "@published"
+"""Suffix of the name of rows as an engine computes with them, if that is not their rounding to bf16."""
+
+
 def sampled_rows(shape: torch.Size) -> Tensor:
     """Returns the rows (int64, ascending) of a weight that are looked at; a vector is looked at as a whole."""
     rows = shape[0]
@@ -25,6 +29,9 @@ def movement_lost(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> 
     also that of the change in log-probability. It is below 0 where rounding catches up with the movement of earlier
     jobs.
 
+    An engine with an adapter rounds A and B instead of the sum W + B A. The movement is then that of B A, and what is
+    published of it stands beside it (`PUBLISHED`).
+
     Args:
         before: Weights that would be published without the job, in float32, by name.
         after: The same weights after the job.
@@ -33,9 +40,14 @@ def movement_lost(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> 
         The share; None if no weight has moved.
     """
     published, moved = 0.0, 0.0
+
+    def rounded(weights: Mapping[str, Tensor], name: str) -> Tensor:
+        return weights.get(name + PUBLISHED, weights[name].bfloat16()).double()
+
     for name in sorted(before):  # one order, or a job that was resumed would differ in the last digits
-        old, new = before[name], after[name]
-        step = (new - old).double()
-        published += float(((new.bfloat16().double() - old.bfloat16().double()) * step).sum())
+        if name.endswith(PUBLISHED):
+            continue
+        step = (after[name] - before[name]).double()
+        published += float(((rounded(after, name) - rounded(before, name)) * step).sum())
         moved += float(step.square().sum())
     return 1.0 - published / moved if moved else None

@@ -17,7 +17,7 @@ from stages.models.value_head import VALUE_HEAD_WEIGHT
 from stages.training.checkpointing.checkpoint import StoredWeights
 from stages.training.job import Dtype
 from stages.training.model.lora import add_adapters
-from stages.training.model.policy import DecoderModel, Policy, ValueModel
+from stages.training.model.policy import CriticModel, DecoderModel, Policy
 from stages.training.model.tensor_parallel import device_mesh, divide
 from stages.training.trainable import EVERYTHING, TrainableConfig
 from stages.training.worker_group.hardware import TrainHardware
@@ -43,7 +43,7 @@ def place_policy(
     parameter_dtype: torch.dtype,
     trainable: TrainableConfig = EVERYTHING,
 ) -> DecoderModel:
-    """Builds a policy, or a value model if the shape has such a head, with uninitialised parameters.
+    """Builds a policy, or a critic if the shape has such a head, with uninitialised parameters.
 
     Args:
         shape: Sizes and switches of the decoder.
@@ -55,21 +55,21 @@ def place_policy(
         trainable: Which parameters learn, and which adapters are added.
     """
     hardware.check_trainable(trainable)
-    hardware.check_layers(shape.heads, shape.kv_heads, shape.embed_dim, shape.hidden_dim)
+    hardware.check_layers(shape.heads, shape.kv_heads, shape.embed_dim, shape.hidden_dim, divisible=shape.divisible)
     with torch.device("meta"):
         recompute = hardware.activation_checkpointing
         policy: DecoderModel = (
-            ValueModel(shape, activation_checkpointing=recompute)
+            CriticModel(shape, activation_checkpointing=recompute)
             if shape.value_head
             else Policy(shape, activation_checkpointing=recompute, chunk_tokens=hardware.logprob_chunk_tokens)
         )
         if trainable.parameters == "lora":
-            add_adapters(policy.decoder, trainable)
+            add_adapters(policy.decoder, trainable, shape)
     policy.place_frequencies()
     for name, p in policy.named_parameters():
         p.requires_grad_(trainable.trains(name, shape.layers))
     policy.to(parameter_dtype)
-    if isinstance(policy, ValueModel):
+    if isinstance(policy, CriticModel):
         policy.value_head.float()
     if hardware.compiles(device.type):
         policy.compile_forward()
@@ -90,7 +90,7 @@ def place_policy(
                 offload_policy=offload,
                 reshard_after_forward=hardware.reshard_after_forward,
             )
-        if isinstance(policy, ValueModel):
+        if isinstance(policy, CriticModel):
             exact = MixedPrecisionPolicy(param_dtype=torch.float32, reduce_dtype=torch.float32)
             fully_shard(policy.value_head, mesh=mesh, mp_policy=exact, offload_policy=offload)
         fully_shard(policy, mesh=mesh, mp_policy=precision, offload_policy=offload)
@@ -199,16 +199,16 @@ def _transfer(operations: list[dist.P2POp]) -> None:
             request.wait()
 
 
-def fill_value_model(
+def fill_critic(
     parameters: Mapping[str, Tensor], folder: Path, shape: DecoderShape, heartbeat: Callable[[], None]
 ) -> None:
-    """Copies the weights of a value model or of a policy into the parameters of a value model.
+    """Copies the weights of a critic or of a policy into the parameters of a critic.
 
     A policy's output head is left out. The value head then begins at 0, so that the values do not depend on the text
     until they are trained.
 
     Raises:
-        BadInputError: The folder holds another decoder, or a value model with another head.
+        BadInputError: The folder holds another decoder, or a critic with another head.
     """
     check_value_head(folder, shape)
     if read_shape(folder).value_head is None:
@@ -220,17 +220,17 @@ def fill_value_model(
 
 
 def check_value_head(folder: Path, shape: DecoderShape) -> None:
-    """Checks that a folder holds a language model, or a value model with the head of `shape`.
+    """Checks that a folder holds a language model, or a critic with the head of `shape`.
 
     The heads differ in the meaning of their weight, not in its shape, so loading it would not fail.
 
     Raises:
-        BadInputError: The folder holds a value model with another head.
+        BadInputError: The folder holds a critic with another head.
     """
     stored = read_shape(folder).value_head
     if stored not in (None, shape.value_head):
         remedy = "set value.head to it"
-        raise BadInputError(str(folder), f"a value model with a {stored} head", f"a {shape.value_head} head", remedy)
+        raise BadInputError(str(folder), f"a critic with a {stored} head", f"a {shape.value_head} head", remedy)
 
 
 def fill(parameters: Mapping[str, Tensor], folder: Path, shape: DecoderShape, heartbeat: Callable[[], None]) -> None:

@@ -1,23 +1,26 @@
 """The policy: a torchtune decoder of the checkpoint's shape, with the output head on completion positions only.
 
-Shapes: N tokens of a micro-batch, C of them completion tokens in the loss, D head width, E width, V vocabulary.
+Shapes: N tokens of a micro-batch, C of them completion tokens in the loss of S completions, D head width, E width, V
+vocabulary.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from stages.models.shape import DecoderShape
+from stages.models.shape import DecoderShape, Rope
 from stages.training.model.attention import AttentionInputs, TreeSelfAttention, attention_tree
-from stages.training.model.components import FeedForward, RMSNorm, TransformerDecoder, TransformerSelfAttentionLayer
+from stages.training.model.components import TransformerDecoder, TransformerSelfAttentionLayer
 from stages.training.model.head import token_statistics
-from stages.training.model.rotation import rotation_frequencies
+from stages.training.model.parts import Mixture, Norm, ScaledEmbedding, feed_forward, layer_norm
+from stages.training.model.rotation import rotation_factor, rotation_frequencies
 from stages.training.model.transfer import to_device
+from stages.training.model.tree_attention import Window
 from stages.training.trainer_batch import FlatRows
 
 
@@ -30,27 +33,23 @@ class ModelInputs:
         attention: Rotation of the positions, and the pairs of tokens that attend.
         predictors: [C] flat index of the token before each target, whose logits predict it.
         targets: [C] token ids.
+        sequences: [C] which completion a target belongs to, from 0 to S - 1; None for a model without experts.
+        members: [S, N] 1 for the tokens of a completion and of its prompt, else 0; None likewise.
     """
 
     tokens: Tensor
     attention: AttentionInputs
     predictors: Tensor
     targets: Tensor
-
-
-class Norm(RMSNorm):
-    """torchtune's RMS norm with the scale in float32 too: a bf16 scale makes torch use slow, unfused operations."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., width] -> [..., width], computed in float32."""
-        return functional.rms_norm(x.float(), self.normalized_shape, self.scale.float(), self.eps).to(x.dtype)
+    sequences: Tensor | None = None
+    members: Tensor | None = None
 
 
 class DecoderLayer(TransformerSelfAttentionLayer):
     """torchtune's layer, optionally with activation checkpointing.
 
     torchtune's `set_activation_checkpointing` is not used: it renames parameters to `..._checkpoint_wrapped_module...`,
-    which the names in stored training states would not match, and importing `torchtune.training` takes 0.24 s of CPU.
+    which the names in stored optimizer states would not match, and importing `torchtune.training` takes 0.24 s of CPU.
     """
 
     recompute = False
@@ -83,12 +82,16 @@ class DecoderModel(nn.Module):
         self.shape = shape
         self.decoder = build_decoder(shape, activation_checkpointing)
         self.compiled = False
+        self.sliding_rope = shape.sliding_rope or shape.rope
         self.frequencies: Tensor
+        self.sliding_frequencies: Tensor
         self.place_frequencies()
 
     def compile_forward(self) -> None:
         """Compiles each layer, and what the head does with its logits."""
         self.compiled = True
+        # A router reports its load in forward only; by default, torch compiles no layer that does so and is recomputed.
+        torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True  # pyright: ignore[reportPrivateUsage]
         for layer in self.decoder.layers:
             assert isinstance(layer, DecoderLayer)
             layer.compile_forward()
@@ -96,21 +99,45 @@ class DecoderModel(nn.Module):
     def place_frequencies(self) -> None:
         """Computes the constants of the rotation on the CPU; repeat it for a model built on the meta device."""
         with torch.device("cpu"):
-            self.frequencies = rotation_frequencies(self.shape)
+            self.frequencies = rotation_frequencies(self.shape.rope)
+            self.sliding_frequencies = rotation_frequencies(self.sliding_rope)
 
     def inputs(self, flat: FlatRows, dtype: torch.dtype, device: torch.device) -> ModelInputs:
         """Returns the inputs for flat rows, for a model on `device` that computes in `dtype`."""
-        angles = flat.positions.to(torch.float32)[:, None] * self.frequencies
-        cos, sin = angles.cos(), angles.sin()
+        sliding, window = None, self.shape.sliding_window
+        if window is not None:
+            near = Window(flat.positions, window)
+            sliding = self._attention(flat, self.sliding_rope, self.sliding_frequencies, dtype, device, near)
+        attention = self._attention(flat, self.shape.rope, self.frequencies, dtype, device)
+        sequences = members = None
+        if self.shape.experts is not None:
+            prompts = flat.parent_ids[flat.predictors[1]]
+            pairs, sequences = torch.stack([flat.sequences, prompts]).unique(dim=1, return_inverse=True)
+            members = (flat.segment_ids == pairs[:, :, None]).any(0).float()
         return ModelInputs(
             tokens=to_device(flat.tokens[None], device),
-            attention=AttentionInputs(
-                cos=to_device(torch.cat([cos, cos], -1)[:, None], device, dtype),
-                sin=to_device(torch.cat([-sin, sin], -1)[:, None], device, dtype),
-                tree=attention_tree(flat.segment_ids, flat.parent_ids, device),
-            ),
+            attention=replace(attention, sliding=sliding),
             predictors=to_device(flat.predictors[0], device),
             targets=to_device(flat.tokens[flat.predictors[1]], device),
+            sequences=None if sequences is None else to_device(sequences, device),
+            members=None if members is None else to_device(members, device),
+        )
+
+    @staticmethod
+    def _attention(
+        flat: FlatRows,
+        rope: Rope,
+        frequencies: Tensor,
+        dtype: torch.dtype,
+        device: torch.device,
+        window: Window | None = None,
+    ) -> AttentionInputs:
+        angles, factor = flat.positions.to(torch.float32)[:, None] * frequencies, rotation_factor(rope)
+        cos, sin = angles.cos() * factor, angles.sin() * factor
+        return AttentionInputs(
+            cos=to_device(torch.cat([cos, cos], -1)[:, None], device, dtype),
+            sin=to_device(torch.cat([-sin, sin], -1)[:, None], device, dtype),
+            tree=attention_tree(flat.segment_ids, flat.parent_ids, device, window),
         )
 
     def predicting_states(self, inputs: ModelInputs) -> Tensor:
@@ -135,7 +162,7 @@ class Policy(DecoderModel):
 
     def forward(
         self, inputs: ModelInputs, temperature: float, head_dtype: torch.dtype | None = None
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Runs the decoder on all tokens and the head on the predictors only.
 
         Args:
@@ -144,18 +171,50 @@ class Policy(DecoderModel):
             head_dtype: Type to which the head and its inputs are cast; None: that of the head.
 
         Returns:
-            Log-probabilities [C] of the targets and entropies [C] of the predicting distributions, float32.
+            Log-probabilities [C] of the targets, entropies [C] of the predicting distributions, and the router's
+            auxiliary loss [C] of each target's sequence, float32; the last is None for a model without experts.
         """
+        loads: list[tuple[Tensor, Tensor]] = []
+        self._report_to(loads, inputs.members)
         chosen = self.predicting_states(inputs)
+        self._report_to(None, inputs.members)
         weight = self.decoder.tok_embeddings.weight if self.head is None else self.head.weight
         if isinstance(weight, DTensor):
             weight = weight.full_tensor()  # of the parts that the processes of a tensor group hold
         weight = weight.to(head_dtype or weight.dtype)
         chosen = chosen.to(weight.dtype)
-        return token_statistics(chosen, weight, inputs.targets, temperature, self.chunk_tokens, compiled=self.compiled)
+        divisor = temperature * self.shape.logit_divisor
+        statistics = token_statistics(
+            chosen, weight, inputs.targets, divisor, self.chunk_tokens, compiled=self.compiled
+        )
+        return *statistics, router_loss(loads, inputs)
+
+    def _report_to(self, loads: list[tuple[Tensor, Tensor]] | None, members: Tensor | None) -> None:
+        for layer in self.decoder.layers:
+            if isinstance(layer.mlp, Mixture):
+                layer.mlp.loads, layer.mlp.members = loads, members
 
 
-class ValueModel(DecoderModel):
+def router_loss(loads: Sequence[tuple[Tensor, Tensor]], inputs: ModelInputs) -> Tensor | None:
+    """Returns the auxiliary loss of load balancing, [C]: that of each target's prompt and completion.
+
+    It is the loss of Switch Transformers (arXiv 2101.03961, equations 4 to 6) as transformers computes it for a
+    sequence by itself: experts x sum over experts of (share of the tokens that chose it) x (its mean probability), both
+    over all layers. It is the number of active experts where the load is even, and at most the number of experts.
+    Because it is that of one sequence, it depends neither on rows nor on micro-batches.
+
+    Args:
+        loads: For each layer, how often experts were chosen and the sums of their probabilities: [S, experts].
+        inputs: The micro-batch.
+    """
+    if inputs.members is None or inputs.sequences is None:
+        return None
+    chosen, chances = (torch.stack(parts).mean(0) for parts in zip(*loads, strict=True))
+    tokens = inputs.members.sum(1)
+    return (chosen.shape[1] * (chosen * chances).sum(1) / tokens.square())[inputs.sequences]
+
+
+class CriticModel(DecoderModel):
     """A model that computes values w h of the states before completion tokens.
 
     The head has no bias, as in Open-Reasoner-Zero (`orz/ppo/models.py`), whose head begins at N(0, 1 / (E + 1)). Ours
@@ -180,35 +239,26 @@ class ValueModel(DecoderModel):
 
 def build_decoder(shape: DecoderShape, activation_checkpointing: bool) -> TransformerDecoder:
     """Builds torchtune's decoder. Its output is the normalized hidden state; the head belongs to the policy."""
-    layers = nn.ModuleList()
-    for _ in range(shape.layers):
+    layers, norms = nn.ModuleList(), shape.norms
+    for number in range(shape.layers):
         layer = DecoderLayer(
-            attn=TreeSelfAttention(  # pyright: ignore[reportArgumentType]
-                embed_dim=shape.embed_dim,
-                num_heads=shape.heads,
-                num_kv_heads=shape.kv_heads,
-                head_dim=shape.head_dim,
-                qkv_bias=shape.qkv_bias,
-                output_bias=shape.output_bias,
-                q_norm=Norm(shape.head_dim, eps=shape.norm_eps) if shape.qk_norm else None,
-                k_norm=Norm(shape.head_dim, eps=shape.norm_eps) if shape.qk_norm else None,
-            ),
-            mlp=FeedForward(
-                gate_proj=nn.Linear(shape.embed_dim, shape.hidden_dim, bias=shape.mlp_bias),
-                down_proj=nn.Linear(shape.hidden_dim, shape.embed_dim, bias=shape.mlp_bias),
-                up_proj=nn.Linear(shape.embed_dim, shape.hidden_dim, bias=shape.mlp_bias),
-            ),
-            sa_norm=Norm(shape.embed_dim, eps=shape.norm_eps),
-            mlp_norm=Norm(shape.embed_dim, eps=shape.norm_eps),
+            attn=TreeSelfAttention(shape, number),  # pyright: ignore[reportArgumentType]
+            mlp=feed_forward(shape),
+            sa_norm=layer_norm(shape, norms.sa_norm),
+            mlp_norm=layer_norm(shape, norms.mlp_norm),
+            sa_scale=layer_norm(shape, norms.sa_scale, shape.residual_scale),
+            mlp_scale=layer_norm(shape, norms.mlp_scale, shape.residual_scale),
         )
         layer.recompute = activation_checkpointing
         layers.append(layer)
+    embeddings = ScaledEmbedding(shape.vocab_size, shape.embed_dim)
+    embeddings.factor = shape.embedding_scale
     return TransformerDecoder(
-        tok_embeddings=nn.Embedding(shape.vocab_size, shape.embed_dim),
+        tok_embeddings=embeddings,
         layers=layers,
         max_seq_len=2**31,
         num_heads=shape.heads,
         head_dim=shape.head_dim,
-        norm=Norm(shape.embed_dim, eps=shape.norm_eps),
+        norm=Norm(shape.embed_dim, shape),
         output=nn.Identity(),
     )

@@ -6,7 +6,7 @@ Shapes: R rows, T tokens of a padded row, C tokens in the loss.
 import torch
 from torch import Tensor
 
-from stages.grpo.divergence import divergence
+from stages.grpo.kl import divergence
 from stages.grpo.kl_reward import kl_in_advantages
 from stages.training.job import LossConfig
 from stages.training.trainer_batch import TrainerBatch

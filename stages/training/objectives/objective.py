@@ -1,4 +1,4 @@
-"""The interface between the step loop and what it minimises: the loss of a policy, of texts, or of values.
+"""The interface between the step loop and the loss that it minimises: of a policy, of texts, or of values.
 
 Shapes: R rows, T tokens of a padded row, C tokens in the loss of a micro-batch.
 """
@@ -24,15 +24,17 @@ OLD, REFERENCE = "old", "reference"
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a model says about the tokens of a micro-batch.
+    """The outputs of a model for the tokens of a micro-batch.
 
     Attributes:
         numbers: [C] log-probabilities, or values.
         entropies: [C] of the predicting distributions; None for values.
+        router: [C] the router's auxiliary loss of the token's sequence; None for values, and without experts.
     """
 
     numbers: Tensor
     entropies: Tensor | None = None
+    router: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class StepLoss:
-    """The loss of a micro-batch, and what the metrics of the step are computed from.
+    """The loss of a micro-batch, and the values from which the metrics of the step are computed.
 
     Attributes:
         total: Scalar that is minimised; the sum over micro-batches and processes is the loss of the step.
@@ -116,7 +118,7 @@ class Objective(ABC):
         self.numbers: dict[str, Tensor] = {}
 
     def unknown(self) -> Tensor:
-        """Returns numbers of which none is known, [R * T]."""
+        """Returns numbers that are not computed yet: [R * T], all NaN."""
         rows, width = self.batch.shape
         return torch.full((rows * width,), torch.nan, device=self.device)
 
@@ -127,7 +129,7 @@ class Objective(ABC):
 
     @abstractmethod
     def settle(self, numbers: Mapping[str, Tensor]) -> None:
-        """Derives what else the loss needs, once, from the numbers of all rows: [R * T] each, on the CPU."""
+        """Computes, once, the other constants of the loss from the numbers of all rows: [R * T] each, on the CPU."""
 
     @abstractmethod
     def outputs(self, model: Any, inputs: Any) -> Outputs:

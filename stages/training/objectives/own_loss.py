@@ -26,7 +26,7 @@ _SIGNATURE = "def {name}(x): return loss, metrics"
 
 @dataclass(frozen=True)
 class LossInputs:
-    """What a loss gets: the completions of a micro-batch, each whole, with 0 where `mask` is 0.
+    """The argument of a user's loss: the whole completions of a micro-batch, with 0 where `mask` is 0.
 
     Attributes:
         new: [S, L] float32 log-probabilities under the weights being trained, differentiable.
@@ -70,7 +70,7 @@ class OwnLoss:
     def __call__(
         self, new: Tensor, old: Tensor, sampler: Tensor, reference: Tensor | None, advantages: Tensor, flat: FlatRows
     ) -> tuple[TokenLoss, dict[str, Tensor | int]]:
-        """Returns the losses of tokens, and the sums of the user's metrics with the numbers of what was added up.
+        """Returns the losses of tokens, and for each metric of the user its sum and the number of summed values.
 
         Args:
             new: [C] log-probabilities, as are `old`, `sampler` and `reference`.
@@ -81,7 +81,7 @@ class OwnLoss:
             flat: The rows of the micro-batch; the tokens of a completion are adjacent in it.
 
         Raises:
-            BadInputError: The function raises an error, or returns something else than loss and metrics.
+            BadInputError: The function raises an error, or returns something other than loss and metrics.
         """
         _, counts = torch.unique_consecutive(flat.sequences, return_counts=True)
         number = torch.repeat_interleave(torch.arange(len(counts)), counts)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from stages.grpo.divergence import divergence
+from stages.grpo.kl import divergence
 from stages.grpo.loss import TokenLoss, token_loss
 from stages.grpo.ratios import correction_factors, importance_ratio
 from stages.training.job import JobSettings
@@ -56,7 +56,7 @@ class PolicyObjective(Objective):
             self._kl_reward = KLReward(self._config, self.batch, numbers.get(OLD), numbers[REFERENCE])
 
     def outputs(self, model: Policy, inputs: ModelInputs) -> Outputs:
-        """Returns log-probabilities and entropies."""
+        """Returns log-probabilities, entropies and the router's loss."""
         head_dtype = torch.float32 if self._config.head_dtype == "fp32" else None
         return Outputs(*model(inputs, self._config.temperature, head_dtype))
 
@@ -80,6 +80,10 @@ class PolicyObjective(Objective):
         if config.positive_nll:
             sums["positive_nll"] = positive = -(logprobs * micro.shares.right).sum()
             total = total + config.positive_nll * positive
+        if outputs.router is not None:
+            sums["router"] = router = (outputs.router * micro.shares.mean).sum()
+            if config.router_aux_loss_coef:
+                total = total + config.router_aux_loss_coef * router
         of_tokens = figures(token, entropies, gap)
         return StepLoss(total, {**sums, **of_tokens.sums}, of_tokens.maxima)
 
@@ -132,17 +136,20 @@ class PolicyObjective(Objective):
         """Returns losses, ratios, clips, and the gap between trainer and sampler."""
         config, tokens = self._config, max(1.0, sums["loss_tokens"])
         entropy, kl, positive = sums["entropy"] / tokens, sums.get("kl"), sums.get("positive_nll")
+        router = sums.get("router")
         in_loss = config.kl_coef * (kl or 0.0) if not self._in_reward else 0.0
         metrics = LossMetrics(
             loss=sums["policy_loss"]
             + in_loss
             - config.entropy_coef * entropy
-            + config.positive_nll * (positive or 0.0),
+            + config.positive_nll * (positive or 0.0)
+            + config.router_aux_loss_coef * (router or 0.0),
             policy_loss=sums["policy_loss"],
             entropy=entropy,
             kl=kl,
             kl_penalty=self._kl_reward.penalty(*self.batch.loss_sequences(rows)) if self._kl_reward else None,
             positive_nll=positive,
+            router_aux_loss=router,
             ratio_mean=sums["ratio"] / tokens,
             ratio_max=maxima["ratio"],
             clip_low_fraction=sums["clipped_low"] / tokens,
@@ -153,7 +160,7 @@ class PolicyObjective(Objective):
 
 
 def figures(token: TokenLoss, entropies: Tensor, gap: Tensor | None) -> StepLoss:
-    """Returns the sums and maxima of a micro-batch, whose loss it leaves out.
+    """Returns the sums and maxima of a micro-batch, without its loss.
 
     Args:
         token: Ratios of its tokens.

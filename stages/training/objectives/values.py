@@ -1,4 +1,4 @@
-"""The objective of a value model: half the squared distance of values from targets, which are computed once.
+"""The objective of a critic: half the squared distance of values from targets, which are computed once.
 
 Shapes: R rows, T tokens of a padded row, C tokens in the loss.
 """
@@ -12,7 +12,7 @@ from torch import Tensor
 from stages.grpo.gae import value_targets
 from stages.grpo.loss import value_loss
 from stages.training.job import JobSettings, ValueJob
-from stages.training.model.policy import ModelInputs, ValueModel
+from stages.training.model.policy import CriticModel, ModelInputs
 from stages.training.model.transfer import to_device
 from stages.training.objectives.objective import OLD, MicroBatch, Objective, Outputs, StepLoss
 from stages.training.results import LossMetrics
@@ -38,7 +38,7 @@ class ValueObjective(Objective):
         self.numbers[OLD] = self.unknown()
         self._targets = self.numbers[OLD]
 
-    def outputs(self, model: ValueModel, inputs: ModelInputs) -> Outputs:
+    def outputs(self, model: CriticModel, inputs: ModelInputs) -> Outputs:
         """Returns values, inside the bounds of a `bounded` head."""
         values, value = model(inputs), self._value
         if value.head == "bounded":
@@ -46,7 +46,7 @@ class ValueObjective(Objective):
         return Outputs(values)
 
     def settle(self, numbers: Mapping[str, Tensor]) -> None:
-        """Computes the targets once for all steps, because it happens on the host: [R * T] by address."""
+        """Computes the targets of all steps at once, because this runs on the host: [R * T] by address."""
         addresses, sequences = self.batch.loss_sequences(list(range(self.batch.shape[0])))
         rewards, values = self.batch.values("advantages", addresses), numbers[OLD][addresses]
         targets = torch.full_like(numbers[OLD], torch.nan)

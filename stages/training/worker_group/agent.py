@@ -17,7 +17,7 @@ pages again for the next ones: 340,000 page faults per step of SmolLM2-135M, 8% 
 def start_agent(queue: JobQueue, hardware: TrainHardware, node_rank: int, network: Mapping[str, str]) -> GuardedProcess:
     """Starts the workers of one machine. They end when this process ends.
 
-    Agents of different machines do not communicate; the workers of all machines meet through the job queue.
+    Agents of different machines do not communicate; the workers of all machines find one another through the job queue.
 
     Args:
         queue: Job queue, in a folder that all machines see.
@@ -63,5 +63,5 @@ def worker_environment(threads: int) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else each start would compile torch again
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise each start would compile torch again
     return environment

@@ -30,14 +30,14 @@ _AGENT_REPORT = re.compile(r"^[EW]\d{4} .*torch/distributed/elastic/multiprocess
 
 
 class StateWrite:
-    """The training state of a job, which the workers write after all else of the job is there.
+    """The optimizer state of a job, which the workers write after all other results of the job.
 
-    They begin when someone waits for it: the disk then has nothing else to do, because the weights are flushed. They
+    They begin when a thread waits for it: the disk is then idle, because the weights are flushed. They
     take no other job before its end, so the weights and the optimizer state in their memory stay as they are.
 
     Args:
         allow: Lets the workers begin.
-        follow: Reads the job's events until the state is written, and raises the workers' errors.
+        follow: Reads the job's events until the state is written; raises the workers' errors.
     """
 
     def __init__(self, allow: Callable[[], None], follow: Callable[[], None]) -> None:
@@ -138,14 +138,14 @@ class WorkerGroup:
         """Runs one job that computes log-probabilities, and waits for it; the state in memory stays as it is.
 
         Raises:
-            BadInputError: The job, its batch or its checkpoint is at fault.
+            BadInputError: The job, its batch or its checkpoint is invalid.
             TransientError: The workers died or hung.
             DeerstalkerError: They ran out of memory.
         """
         return self._run(job, lambda event: None).totals
 
     def run(self, job: TrainJob, on_event: Callable[[dict[str, Any]], None] = lambda event: None) -> TrainResult:
-        """Runs one job and waits for its weights. The workers then write its training state (see `write`).
+        """Runs one job and waits for its weights. The workers then write its optimizer state (see `write`).
 
         Args:
             job: The job. A warm job needs a state in the workers' memory (see `holding`).
@@ -155,7 +155,7 @@ class WorkerGroup:
             Metrics of every step, and totals.
 
         Raises:
-            BadInputError: The job, its batch, its checkpoint or the profile's rendezvous is at fault.
+            BadInputError: The job, its batch, its checkpoint or the profile's rendezvous is invalid.
             TransientError: The workers died or hung.
             DeerstalkerError: They ran out of memory.
         """
@@ -192,13 +192,13 @@ class WorkerGroup:
         return result
 
     def wait_until_written(self) -> None:
-        """Waits until the workers have written the state of the last job, or failed to: who needs it learns of that."""
+        """Waits until the workers have written the state of the last job, or failed; raises no error."""
         if self._write is not None:
             with suppress(DeerstalkerError):
                 self._write.wait()
 
     def _result(self, events: Iterator[dict[str, Any]], on_event: Callable[[dict[str, Any]], None]) -> TrainResult:
-        """Reads the events of the running job until all but its training state is written."""
+        """Reads the events of the running job until all but its optimizer state is written."""
         steps: list[StepMetrics] = []
         for event in events:
             on_event(event)
@@ -212,7 +212,7 @@ class WorkerGroup:
         raise AssertionError  # `_events` does not end
 
     def _follow_write(self, events: Iterator[dict[str, Any]]) -> None:
-        """Reads the events of the last job until its training state is written."""
+        """Reads the events of the last job until its optimizer state is written."""
         try:
             next(event for event in events if event["event"] == "state")
         except BaseException:
@@ -220,10 +220,10 @@ class WorkerGroup:
             raise
 
     def _events(self, events: EventReader, agent: GuardedProcess, queue: JobQueue) -> Iterator[dict[str, Any]]:
-        """Yields the events of the running job, without end, and checks meanwhile that the workers make progress.
+        """Yields the events of the running job, without end; between them, checks that the workers make progress.
 
         Raises:
-            BadInputError: The job, its batch or its checkpoint is at fault.
+            BadInputError: The job, its batch or its checkpoint is invalid.
             TransientError: The workers died or hung.
             DeerstalkerError: They ran out of memory or disk.
         """
@@ -303,7 +303,7 @@ class WorkerGroup:
         return f"log: {path}", tail_of(worker_output(path.read_text(errors="replace")))
 
     def stop(self) -> None:
-        """Ends the processes at once and forgets the state in their memory, also if it is not yet written."""
+        """Ends the processes at once and discards the state in their memory, even if it is not yet written."""
         self._holding = None
         agent, queue = self._agent, self._queue
         self._agent = None
@@ -314,7 +314,7 @@ class WorkerGroup:
 
 
 def _record(totals: TrainTotals) -> None:
-    """Records what a job that has just ended spent its time on (see `artifacts.activity`)."""
+    """Records the activities of a job that has just ended (see `artifacts.activity`)."""
     saved = time.perf_counter()
     trained = saved - totals.save_s
     loaded = trained - totals.train_s - totals.old_logprobs_s

@@ -1,7 +1,7 @@
-"""Tells hung worker processes from busy ones by the kernel's counters.
+"""Distinguishes hung worker processes from busy ones by the kernel's counters.
 
-A step may take minutes and a start reads gigabytes, so silence alone says little. A hung process neither needs a core
-nor moves data, and the kernel marks a stopped process as such.
+A step may take minutes and a start reads gigabytes, so a lack of progress reports alone proves little. A hung process
+neither needs a core nor moves data, and the kernel marks a stopped process as such.
 """
 
 import time

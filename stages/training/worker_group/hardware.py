@@ -168,12 +168,23 @@ class TrainHardware(Config):
                 "adapters are not divided; set trainer.cpu_offload = true if the frozen weights do not fit",
             )
 
-    def check_layers(self, heads: int, kv_heads: int, width: int, feed_forward: int) -> None:
+    def check_layers(self, heads: int, kv_heads: int, width: int, feed_forward: int, *, divisible: bool) -> None:
         """Refuses a model whose layers `tensor_parallel` does not divide.
 
+        Args:
+            divisible: Whether each process can compute some of the heads; False for one fused matrix of all of them,
+                and for a norm over all of them.
+
         Raises:
-            BadInputError: It does not divide one of these sizes of a layer.
+            BadInputError: It does not divide one of these sizes of a layer, or the layers cannot be divided.
         """
+        if self.tensor_parallel > 1 and not divisible:
+            raise BadInputError(
+                "trainer.tensor_parallel",
+                f"{self.tensor_parallel}, for a model whose heads share a matrix or a norm",
+                "1",
+                "set trainer.cpu_offload = true if the weights do not fit",
+            )
         common = math.gcd(heads, kv_heads, width, feed_forward)
         if common % self.tensor_parallel:
             allowed = ", ".join(str(number) for number in range(1, common + 1) if common % number == 0)
@@ -192,7 +203,7 @@ class TrainHardware(Config):
                 f"{self.nodes} x {self.processes}"
             )
         if self.tensor_parallel > 1 and self.compile is True:
-            raise ValueError("compile = true needs tensor_parallel = 1; auto or false fits")
+            raise ValueError("compile = true needs tensor_parallel = 1: set it to auto or false")
         return self
 
     @model_validator(mode="after")

@@ -52,11 +52,11 @@ class JobQueue:
         return TrainHardware.model_validate_json((self.folder / "hardware.json").read_bytes())
 
     def allow_state(self, number: int) -> None:
-        """Lets the workers write the training state of job `number`."""
+        """Lets the workers write the optimizer state of job `number`."""
         self._state_file(number).touch()
 
     def state_allowed(self, number: int) -> bool:
-        """Returns whether the workers may write the training state of job `number`."""
+        """Returns whether the workers may write the optimizer state of job `number`."""
         return self._state_file(number).exists()
 
     def _state_file(self, number: int) -> Path:
@@ -67,7 +67,7 @@ class JobQueue:
         return self.folder / (f"log-{node_rank}.txt" if node_rank else "log.txt")
 
     def meeting_file(self) -> Path:
-        """Returns the path of the file through which the workers of all machines meet; the first worker makes it."""
+        """Returns the path of the file through which the workers of all machines connect; the first worker makes it."""
         return self.folder / "meeting"
 
     def agent_file(self, node_rank: int) -> Path:
@@ -81,7 +81,7 @@ class JobQueue:
         draft.replace(self.folder / f"pid-{rank}")
 
     def end(self) -> None:
-        """Tells other machines that the worker group has ended."""
+        """Signals to other machines that the worker group has ended."""
         (self.folder / "over").touch()
 
     def over(self) -> bool:

@@ -64,7 +64,7 @@ class JobRunner:
         """Runs one job that computes log-probabilities and reports its totals as an event (collective).
 
         Raises:
-            BadInputError: The job, its batch or its checkpoint is at fault.
+            BadInputError: The job, its batch or its checkpoint is invalid.
         """
         totals = score(job, self._device, shards(self._hardware, self._device, self._hardware.world), self._heartbeat)
         if self._rank == 0:
@@ -73,7 +73,8 @@ class JobRunner:
     def train(self, job: TrainJob, events: EventWriter, job_number: int) -> None:
         """Runs one training job from loading to saving and reports its progress as events (collective).
 
-        The event `done` says that all results but the training state are written, the event `state` that it is, too.
+        The event `done` reports that all results except the optimizer state are written, the event `state` that it is
+        written too.
 
         Args:
             job: The job.
@@ -81,7 +82,7 @@ class JobRunner:
             job_number: Its number in the queue.
 
         Raises:
-            BadInputError: The job, its batch, its checkpoint or its reference is at fault.
+            BadInputError: The job, its batch, its checkpoint or its reference is invalid.
             DiskFullError: The disk has no room for the results.
         """
         first = self._rank == 0
@@ -154,7 +155,7 @@ class JobRunner:
     def _end(
         self, weights: TrainedWeights, job: TrainJob, totals: TrainTotals, events: EventWriter, job_number: int
     ) -> None:
-        """Reports the totals, and writes the training state once the owner allows it."""
+        """Reports the totals, and writes the optimizer state once the owner allows it."""
         if self._rank == 0:
             events.send("done", **totals.model_dump())
         if job.paths.out_state_dir is not None:
@@ -226,9 +227,9 @@ def _load(
         Metrics of the steps that it already contains, and a sample of the weights before the first of all steps.
     """
     if job.paths.resume_dir is not None:
-        return resume(job.paths.resume_dir, weights, trainer)
+        return resume(job.paths.resume_dir, weights, trainer, job.paths.checkpoint_dir)
     if job.paths.state_dir is not None:
-        weights.load_state(job.paths.state_dir)
+        weights.load_state(job.paths.state_dir, job.paths.checkpoint_dir)
     elif not job.warm:
         weights.load_checkpoint(job.paths.checkpoint_dir)
     return [], weights.sample()
@@ -236,7 +237,7 @@ def _load(
 
 @contextmanager
 def _full_disk_reported(weights: TrainedWeights, folder: Path) -> Generator[None]:
-    """Reports a full disk in words if the block, which saves results of a job below a folder, fails for that.
+    """Raises DiskFullError if the block, which saves results of a job below a folder, fails because of a full disk.
 
     Not every writer mentions a full disk, so the free space is compared with the need after a failure.
 
@@ -249,7 +250,7 @@ def _full_disk_reported(weights: TrainedWeights, folder: Path) -> Generator[None
         needed = sum(p.numel() for p in weights.masters.values()) * BYTES_A_PARAMETER[weights.master_dtype]
         if free_bytes_of_disk(folder) > needed and not is_full_disk(error):
             raise
-        raise disk_full(folder, needed, "weights and training state") from error
+        raise disk_full(folder, needed, "weights and optimizer state") from error
 
 
 def _save(weights: TrainedWeights, job: TrainJob) -> None:

@@ -73,7 +73,7 @@ def interface_towards(host: str) -> tuple[Interface, str]:
     except OSError as error:
         raise BadInputError(where, f"not reachable ({error.strerror})", expected, "check the network") from error
     address = _plain(str(target[0]))
-    remedy = "let the name resolve to the address that the other machines use, also on the first one"
+    remedy = "let the name resolve to the address that the other machines use, on the first one too"
     if ip_address(address).is_loopback and host not in (address, "localhost"):
         raise BadInputError(where, f"resolves to {address}, which no other machine reaches", expected, remedy)
     for interface in _interfaces():

@@ -14,6 +14,7 @@ _REFUSED: dict[tuple[str, ...], tuple[str, ...]] = {
     ("evaluate",): ("--checkpoint", NOBODY),
     ("benchmark",): ("--models", NOBODY),
     ("merge",): ("--model", NOBODY),
+    ("export",): (),
     ("solve",): ("--checkpoint", NOBODY),
     ("compare",): ("--iteration", "0"),
     ("iterate",): ("--refresh", "nothing"),
@@ -27,7 +28,18 @@ _REFUSED: dict[tuple[str, ...], tuple[str, ...]] = {
 """Arguments that a command that starts work refuses, at the last possible moment."""
 
 _LOOKS = {
-    *(("runs",), ("show",), ("report",), ("lineage",), ("diff",), ("prune",), ("verify",), ("down",), ("recipes",)),
+    *(
+        ("runs",),
+        ("show",),
+        ("report",),
+        ("lineage",),
+        ("diff",),
+        ("prune",),
+        ("verify",),
+        ("down",),
+        ("recipes",),
+        ("rollouts",),
+    ),
     *(("study",), ("recipes", "show"), ("recipes", "diff"), ("puzzles", "prove"), ("environments",)),
 }
 """Commands that read, or write a page at most."""

@@ -1,12 +1,13 @@
 """What a reply means, when a failure is tried again, and what limits of money and tokens let through."""
 
 import asyncio
+import contextlib
 import datetime
 import gzip
 import http.server
 import time
 from email.utils import formatdate
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -15,7 +16,7 @@ from artifacts.schemas import ANSWERS, as_table, validated
 from stages.answering.client import ApiClient, LostError, RefusedError, _failure, _lists, _reply, _retry_after_s
 from stages.answering.estimate import estimate_purchase
 from stages.answering.limits import Budget, TokenRate
-from stages.answering.prices import TokenPrice, Tokens
+from stages.answering.prices import TokenPrice, Tokens, cached_tokens
 from stages.answering.purchase import PuzzleSample, row_of
 from stages.answering.settings import Access, ApiRequest, Parameters
 from tests.support.serving import serving
@@ -81,18 +82,78 @@ class Endless(http.server.BaseHTTPRequestHandler):
 
 
 def test_an_answer_without_an_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stages.answering.client.LARGEST_ANSWER", 4 << 20, raising=False)
+    monkeypatch.setattr("stages.answering.client.LARGEST_DOCUMENT", 4 << 20)
 
     async def asked(url: str) -> None:
         request = ApiRequest(model="m", base_url=f"{url}/v1")
         async with ApiClient(request, Access(api_key_env=None, retries=0), "model 'm'") as client:
-            with pytest.raises(BadInputError, match=r"is no API: GET /models answers .* at most 4,194,304 are read"):
+            with pytest.raises(
+                BadInputError, match=r"is not an API: GET /models answers .* at most 4,194,304 are read"
+            ):
                 await client.check()
             with pytest.raises(LostError, match=r"a reply of .* at most 4,194,304 are read"):
                 await client.ask("Who?", 0, "token")
 
     with serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Endless)) as server:
         asyncio.run(asked(f"http://127.0.0.1:{server.server_address[1]}"))
+
+
+class Hostile(http.server.BaseHTTPRequestHandler):
+    """By the first part of the path: drips without an end, is compressed twice, or leads to another server."""
+
+    keys: ClassVar[list[str | None]] = []
+
+    def do_POST(self) -> None:
+        self.keys.append(self.headers["Authorization"])
+        self.send_response(307 if self.path.startswith("/leads") else 200)
+        if self.path.startswith("/leads"):
+            self.send_header("Location", f"http://localhost:{self.server.server_port}/other")  # type: ignore[attr-defined]
+        if self.path.startswith("/twice"):
+            self.send_header("Content-Encoding", "gzip, gzip")
+        self.end_headers()
+        if self.path.startswith("/twice"):
+            self.wfile.write(gzip.compress(gzip.compress(b'{"choices": [{"message": {"content": "7"}}]}')))
+        with contextlib.suppress(OSError):
+            while self.path.startswith("/drips"):
+                self.wfile.write(b" ")
+                time.sleep(0.02)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Keep the test's output clean."""
+
+
+def test_a_hostile_api_neither_holds_a_run_nor_fills_the_memory_nor_passes_the_key_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KEY", "sesame")
+    Hostile.keys.clear()
+
+    async def asked(url: str) -> None:
+        request = ApiRequest(model="m", base_url=url)
+        async with ApiClient(request, Access(api_key_env="KEY", retries=0, timeout_s=1), "model 'm'") as client:
+            await client.ask("Who?", 0, "token")
+
+    with serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hostile)) as server:
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        for path, error, words in (
+            ("drips", LostError, "no reply within 1 s"),
+            ("twice", LostError, "a reply of Content-Encoding 'gzip, gzip', not gzip"),
+            ("leads", RefusedError, "HTTP 307"),
+        ):
+            with pytest.raises(error, match=words):
+                asyncio.run(asked(f"{url}/{path}/v1"))
+    assert Hostile.keys == ["Bearer sesame"] * 3, "nobody followed the redirect"
+
+
+def test_what_cannot_be_stored_of_a_reply_is_replaced() -> None:
+    """Half an emoji, as of a reply that is cut, and counts that no model has: both made a row that polars refuses."""
+    parts = [{"type": "text", "text": "7 \ud83d"}]
+    usage = {"prompt_tokens": 10**30, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 10**400}}
+    read = reply({"message": {"content": parts, "reasoning": "\udfff"}}, usage=usage, model="\ud800")
+    row = row_of(PuzzleSample("p", 0, 0, "Who?"), read)
+    stored = validated(as_table([row], ANSWERS), ANSWERS, "here").row(0, named=True)
+    counted = (stored["prompt_tokens"], stored["completion_tokens"], cached_tokens(usage))
+    assert (stored["text"], stored["reasoning"], stored["model"], *counted) == ("7 ?", "?", "?", None, 2, 0.0)
 
 
 def test_failures_that_may_pass_are_told_from_refusals() -> None:

@@ -42,7 +42,7 @@ def address(store: Store) -> ArtifactAddress[Grades]:
 
 def grades_table(reward: float = 0.5, accuracy: float = 0.5) -> pl.DataFrame:
     row = {
-        "puzzle_id": "p",
+        "prompt_id": "p",
         "group": 0,
         "sample": 0,
         "accuracy": accuracy,
@@ -161,7 +161,7 @@ def test_a_resumed_attempt_keeps_intact_shards_only(store: Store, address: Artif
     assert path is not None
     path.write_bytes(path.read_bytes()[:-1] + b"X")
     second = address.attempt(identity(), resumable=True)
-    kept = second.adopt_shards("part", GRADES, by="puzzle_id", rows=1)
+    kept = second.adopt_shards("part", GRADES, by="prompt_id", rows=1)
     assert kept is not None and len(kept) == 1
     assert len(second.files) == 1
 
@@ -212,21 +212,21 @@ def test_shards_that_overlap_are_adopted_so_that_each_group_counts_once(
 ) -> None:
     """Groups p, q and r of two rows in shards p q, q r, r p, and half of s: whichever comes first."""
     rows = pl.concat(
-        grades_table().with_columns(puzzle_id=pl.lit(name), sample=pl.lit(sample, pl.Int32))
+        grades_table().with_columns(prompt_id=pl.lit(name), sample=pl.lit(sample, pl.Int32))
         for name in "pqrs"
         for sample in range(2)
     )
     first = address.attempt(identity(), resumable=True)
     for letters in ("pq", "qr", "rps"):
-        whole = rows.filter(pl.col("puzzle_id").is_in(list(letters)))
-        first.write_shard("part", whole.filter((pl.col("puzzle_id") != "s") | (pl.col("sample") == 0)), GRADES)
+        whole = rows.filter(pl.col("prompt_id").is_in(list(letters)))
+        first.write_shard("part", whole.filter((pl.col("prompt_id") != "s") | (pl.col("sample") == 0)), GRADES)
     for attempt in (first, address.attempt(identity(), resumable=True)):  # what the first stored anew is there, too
-        kept = attempt.adopt_shards("part", GRADES, by="puzzle_id", rows=2)
+        kept = attempt.adopt_shards("part", GRADES, by="prompt_id", rows=2)
         assert kept is not None
-        assert kept.sort("puzzle_id", "sample").equals(rows.filter(pl.col("puzzle_id") != "s"))
+        assert kept.sort("prompt_id", "sample").equals(rows.filter(pl.col("prompt_id") != "s"))
     published = Artifact.open(store, attempt.publish()).read_tables(GRADES)
-    assert published.sort("puzzle_id", "sample").equals(rows.filter(pl.col("puzzle_id") != "s"))
-    assert attempt.adopt_shards("other", GRADES, by="puzzle_id", rows=2) is None
+    assert published.sort("prompt_id", "sample").equals(rows.filter(pl.col("prompt_id") != "s"))
+    assert attempt.adopt_shards("other", GRADES, by="prompt_id", rows=2) is None
 
 
 def test_what_was_uploaded_is_not_downloaded_again(tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ from flows.config.recipes import load_profile, load_recipe
 from flows.config.suites import load_suite
 from flows.report.study.benchmark import read_benchmark
 from stages.environments.published import read_puzzles
-from stages.environments.question_file.reading import content_of
+from stages.environments.question_file.config import QuestionFileConfig
+from stages.environments.question_file.files import opened_files
 from stages.models.folder import check_folder
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.source import FolderModel, materialise
@@ -37,8 +38,8 @@ READERS: dict[str, Callable[[Path], object]] = {
     "models.toml": lambda path: load_models(str(path)),
     "puzzles.json": read_puzzles,
     "set.json": lambda path: identity_of(PrepareConfig(file=str(path))),
-    "questions.jsonl": lambda path: content_of(str(path)),
-    "questions.parquet": lambda path: content_of(path.as_uri()),
+    "questions.jsonl": lambda path: opened_files(QuestionFileConfig(path=str(path))),
+    "questions.parquet": lambda path: opened_files(QuestionFileConfig(path=path.as_uri())),
     "task.py": digest_of,
     "completion.txt": lambda path: read_text_argument(str(path), "a text"),
     "benchmark.json": lambda path: read_benchmark(str(path)),

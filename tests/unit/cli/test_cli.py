@@ -191,7 +191,7 @@ def test_the_command_that_is_printed_asks_a_puzzle_of_the_store(made: tuple[Stor
     given = dict(zip(command[2:6:2], command[3:7:2], strict=True)) | {command[7]: command[8]}
     question = read_question(command[6], int(given["--index"]), given["--store"])
     test = _test_split(store, layout)
-    assert question.puzzle is not None and (question.prompt, question.puzzle.puzzle_id) == test.row(0)[:2]
+    assert question.puzzle is not None and (question.prompt, question.puzzle.prompt_id) == test.row(0)[:2]
     assert isinstance(find_checkpoint(given["--checkpoint"], store), Ref)
     assert read_question("made:test", 11, store.url).prompt == test["prompt"][11]
 
@@ -217,7 +217,7 @@ def test_a_file_whose_name_has_a_colon_is_a_file(made: tuple[Store, RunLayout], 
 def _test_split(store: Store, layout: RunLayout) -> pl.DataFrame:
     puzzles = Artifact.at(store, layout.iteration(0, "report")).manifest.inputs["puzzles"]["key"]
     table = Artifact.at(store, puzzles).read_table("test.parquet", PUZZLES)
-    return table["prompt", "puzzle_id", "solution", "num_clues"]
+    return table["prompt", "prompt_id", "solution", "num_clues"]
 
 
 def test_recipes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,11 +49,18 @@ def disguised():
     except BaseException as error:
         raise ValueError("Error calling function") from error
 
+def replaced():
+    def other(number, frame):  # as Prefect's
+        raise ValueError("Task run is not set")
+    signal.signal(signal.SIGTERM, other)
+    ready()
+    time.sleep(600.0)
+
 def thread():
     threading.Thread(target=time.sleep, args=(600.0,)).start()
     threading.Timer(0.2, ready).start()  # the command has ended by then
 
-for command in (lock, solver, pool, deaf, disguised, thread):
+for command in (lock, solver, pool, deaf, disguised, replaced, thread):
     app.app.command(command)
 app.main()
 """
@@ -62,7 +69,7 @@ app.main()
 @pytest.mark.parametrize(
     ("waits_for", "number"),
     [(name, signal.SIGINT) for name in ("lock", "solver", "pool", "deaf", "disguised", "thread")]
-    + [("pool", signal.SIGTERM)],
+    + [("pool", signal.SIGTERM), ("replaced", signal.SIGTERM)],
 )
 def test_a_signal_ends_a_command_with_one_line(waits_for: str, number: int) -> None:
     command = [sys.executable, "-c", _PROGRAM, waits_for]
@@ -88,3 +95,24 @@ def test_a_background_job_goes_on_ignoring_ctrl_c() -> None:
         process.send_signal(signal.SIGINT)  # Python would handle it before the other one
         process.send_signal(signal.SIGTERM)
         assert process.wait(_LIMIT_S) == 143
+
+
+def test_a_signal_at_the_very_start_ends_a_command_with_one_line() -> None:
+    """It comes while the thread that watches the signals starts, which waits for a lock."""
+    program = _PROGRAM.replace(
+        "app.main()",
+        """
+start = threading.Thread.start
+def interrupted(thread):
+    start(thread)
+    if thread.name == "signal-watch":
+        signal.raise_signal(signal.SIGINT)
+threading.Thread.start = interrupted
+app.main()
+""",
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, "lock"], capture_output=True, text=True, timeout=_LIMIT_S, check=False
+    )
+    assert ended.stderr == "error: interrupted; the same command continues where it stopped\n"
+    assert ended.returncode == 130

@@ -48,7 +48,7 @@ DAMAGE = {"damaged"}
 ROUNDS = {"points", "faithfulness"}
 """Figures of strategies that ask in rounds, which need an engine."""
 PHASED = {"phases", "rates", "pretraining"}
-"""What only runs with stages, rates or a value model have; `test_stages.py` and `test_preparation.py` beside the report
+"""What only runs with phases, rates or a critic have; `test_phases.py` and `test_preparation.py` beside the report
 read it."""
 
 
@@ -159,7 +159,7 @@ def test_documents_name_what_is_damaged(
 def test_documents_of_recipes(capsys: pytest.CaptureFixture[str]) -> None:
     check_documented("recipes", printed(capsys, "recipes"))
     check_documented("recipes diff", printed(capsys, "recipes", "diff", "grpo", "dapo"))
-    shown = [printed(capsys, "recipes", "show", name) for name in ("grpo", "quickstart", "deepscaler")]
+    shown = [printed(capsys, "recipes", "show", name) for name in ("grpo", "answers_only", "deepscaler")]
     check_documented("recipes show", *shown)
     assert {field.path[0] for field in documented()["recipes show"]} == set(Recipe.model_fields)
 
@@ -233,7 +233,7 @@ def test_documents_of_the_doctor(
 ) -> None:
     """The command on this machine, and the checks of a machine with a GPU that runs a recipe."""
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    arguments = ["doctor", "--recipe", "quickstart", "--store", str(tmp_path), "--json"]
+    arguments = ["doctor", "--recipe", "answers_only", "--store", str(tmp_path), "--json"]
     assert run_command(arguments) in (0, 1)
     here = json.loads(capsys.readouterr().out)
     gib = 1 << 30
@@ -247,7 +247,7 @@ def test_documents_of_the_doctor(
         gpu_check(machine, SoftwareFacts("3.12.3", ("vllm", "0.32.0"), {}), hardware),
         engine_check(SoftwareFacts("3.12.3", None, {}), machine, outside),
         *fit_checks(
-            load_recipe("quickstart"),
+            load_recipe("answers_only"),
             hardware,
             size_by_name("a-7B"),
             machine,

@@ -16,7 +16,7 @@ from artifacts.layout import MANIFEST_NAME, RunLayout
 from artifacts.lineage import lineage
 from artifacts.reading import Artifact
 from artifacts.refresh import Refresh, Refreshes, record_done, record_request
-from artifacts.refs import Checkpoint, Decision, Ref, Rollouts, StepCheckpoint, TrainingState
+from artifacts.refs import Checkpoint, Decision, OptimizerState, Ref, Rollouts, StepCheckpoint
 from artifacts.store.store import Store
 from artifacts.verification import verify
 from flows.cli.app import run_command
@@ -27,7 +27,7 @@ from flows.upkeep.removal import remove
 from flows.upkeep.retention import Retention, plan
 from tests.support.made_run import make_run
 
-ALL = ("training_state", "checkpoint", "reference", "batch", "rollouts")
+ALL = ("optimizer_state", "checkpoint", "reference", "batch", "rollouts")
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def linked(linked_folder: Path, tmp_path: Path) -> tuple[Store, RunLayout]:
 
 @pytest.fixture(scope="module")
 def linked_folder(made: tuple[Store, RunLayout], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose checkpoints descend from one another as real ones do; iteration 3 of 6 stands promoted."""
+    """A run whose checkpoints descend from one another as real ones do; iteration 3 of 6 is promoted."""
     tmp_path = tmp_path_factory.mktemp("linked")
     shutil.copytree(Path(made[0].url.removeprefix("file://")), tmp_path / "store")
     store, layout = Store.open(str(tmp_path / "store")), RunLayout("linked")
@@ -48,11 +48,11 @@ def linked_folder(made: tuple[Store, RunLayout], tmp_path_factory: pytest.TempPa
     for n in range(1, 7):
         batch = Artifact.at(store, layout.iteration(n, "batch")).ref
         store.delete(layout.iteration(n, "checkpoint"))
-        inputs = {"weights": before.get("checkpoint"), "training_state": before.get("state"), "batch": batch}
+        inputs = {"weights": before.get("checkpoint"), "optimizer_state": before.get("state"), "batch": batch}
         identity = Identity.of("finetune", 1, {"n": n}, **inputs)
         address = ArtifactAddress(store, layout.iteration(n, "checkpoint"), Checkpoint)
         checkpoint = _publish(address, identity, 100, inputs)
-        state_address = ArtifactAddress(store, layout.iteration(n, "training_state"), TrainingState)
+        state_address = ArtifactAddress(store, layout.iteration(n, "optimizer_state"), OptimizerState)
         state = _publish(state_address, identity, 1000, {**inputs, "checkpoint": checkpoint})
         before = {"checkpoint": checkpoint, "state": state}
     pointer = json.loads(store.read_bytes(layout.promoted))
@@ -85,9 +85,9 @@ def test_prune_spares_the_ancestors_of_what_stands_and_the_last(linked: tuple[St
     gone = {removal.key for removal in plan(store, rule, ["linked"])}
     descended = lineage(store, [Artifact.at(store, layout.iteration(3, "checkpoint")).ref])
     ancestors = {node.ref.key for node in descended}
-    assert layout.iteration(1, "training_state") in ancestors
+    assert layout.iteration(1, "optimizer_state") in ancestors
     assert not gone & ancestors
-    parts = ("checkpoint", "training_state", "rollouts", "batch")
+    parts = ("checkpoint", "optimizer_state", "rollouts", "batch")
     expected = {layout.iteration(n, part) for n in (4, 5) for part in parts} - {layout.iteration(5, "checkpoint")}
     assert gone == expected, "the state saved beside what stands is its own: a rollback goes on from it"
 
@@ -111,7 +111,7 @@ def test_what_the_recipe_of_another_run_names_stays(
     """A run goes on after a kill only if its teacher is still there, or the model that it began with."""
     store, layout = linked
     rule = Retention(parts=(*ALL, "critic_state"), keep_last=1, keep_every=0, keep_for="regrade")
-    address = ArtifactAddress(store, layout.iteration(4, "critic_state"), TrainingState)
+    address = ArtifactAddress(store, layout.iteration(4, "critic_state"), OptimizerState)
     _publish(address, Identity.of("value", 1, {}), 64, {})
     before = {removal.key for removal in plan(store, rule, ["linked"])}
     other = json.loads(store.read_bytes(RunLayout("made").recipe)) | named
@@ -123,7 +123,10 @@ def test_what_the_recipe_of_another_run_names_stays(
 @pytest.mark.parametrize(
     ("names", "pruned"),
     [
-        (["finetune@5"], "iterations/0005/checkpoint would be made again from runs/linked/iterations/0004/training_st"),
+        (
+            ["finetune@5"],
+            "iterations/0005/checkpoint would be made again from runs/linked/iterations/0004/optimizer_st",
+        ),
         (["sample"], "would be made again from"),
         (["finetune"], None),
         (["finetune@4", "finetune@5"], None),
@@ -138,7 +141,7 @@ def test_what_was_pruned_cannot_be_asked_for_again(
     """A request that cannot be carried out would stand in the way of every later command of the run."""
     store, layout = linked
     rule = Retention(keep_last=1, keep_every=0, keep_for="regrade")
-    state = layout.iteration(4, "training_state")
+    state = layout.iteration(4, "optimizer_state")
     remove(store, [item for item in plan(store, rule, ["linked"]) if item.key == state], rule)
     compared = {"rollouts": Artifact.at(store, layout.iteration(6, "rollouts")).ref, "state": Ref("", state, "")}
     address = ArtifactAddress(store, layout.comparison(6, "dapo-1", "checkpoint"), Checkpoint)
@@ -156,8 +159,8 @@ def test_what_is_kept_to_train_again_has_what_it_started_from(linked: tuple[Stor
     store, layout = linked
     rule = Retention(parts=ALL, keep_last=1, keep_every=0, keep_for="retrain")
     gone = {removal.key for removal in plan(store, rule, ["linked"])}
-    assert {layout.iteration(5, part) for part in ("checkpoint", "training_state")} & gone == set()
-    assert {layout.iteration(4, part) for part in ("checkpoint", "training_state")} <= gone
+    assert {layout.iteration(5, part) for part in ("checkpoint", "optimizer_state")} & gone == set()
+    assert {layout.iteration(4, part) for part in ("checkpoint", "optimizer_state")} <= gone
     every = Retention(parts=ALL, keep_last=1, keep_every=4, keep_for="regrade")
     assert not any("/0004/" in removal.key for removal in plan(store, every, ["linked"]))
 
@@ -166,14 +169,14 @@ def test_a_pruned_run_is_found_shown_reported_and_verified(linked: tuple[Store, 
     store, layout = linked
     rule = Retention(parts=ALL, keep_last=1, keep_every=0, keep_for="regrade")
     removals = plan(store, rule)
-    identity = Artifact.at(store, layout.iteration(4, "training_state")).manifest.identity
-    before = Artifact.at(store, layout.iteration(4, "training_state")).ref
+    identity = Artifact.at(store, layout.iteration(4, "optimizer_state")).manifest.identity
+    before = Artifact.at(store, layout.iteration(4, "optimizer_state")).ref
     remove(store, removals, rule)
     assert plan(store, rule) == [], "a second time there is nothing left to remove"
     for removal in removals:
         assert not [key for key in store.list(removal.key) if not key.endswith(MANIFEST_NAME)]
     # A later `train` finds the stage as published and goes on; only one that needs the files is told why they are gone.
-    again = ArtifactAddress(store, before.key, TrainingState).find(identity)
+    again = ArtifactAddress(store, before.key, OptimizerState).find(identity)
     assert again == before
     with pytest.raises(BadInputError, match=r"pruned on .*use an artifact that was kept .*or train again"):
         Artifact.open(store, before).local_folder(Path("unused"))
@@ -236,7 +239,7 @@ def test_what_finished_stages_left_behind_goes_and_what_an_unfinished_one_needs_
     command = ["prune", "linked", "--keep-last", "100", "--store", store.url]
     assert plan(store, Retention(keep_last=1)) == [], "not all is redone"
     assert run_command(command) == 0
-    assert "linked is left alone until `deerstalker iterate linked --until N` has" in capsys.readouterr().out
+    assert "linked is not pruned until `deerstalker iterate linked --until N` has" in capsys.readouterr().out
     record_done(store, layout, Refreshes.read(store, layout))
 
     before = store.list()

@@ -84,10 +84,10 @@ def test_statements_are_refused_where_nothing_is_proved() -> None:
 
 def test_a_recipe_that_needs_proofs_of_questions_from_a_file_is_refused() -> None:
     settings = ['final.strategies=[{strategy="best_of",score="statements"}]']
-    assert len(load_recipe("quickstart", settings).final.strategies) == 1
+    assert len(load_recipe("answers_only", settings).final.strategies) == 1
     puzzle = 'puzzles.puzzle={environment="file",path="q.jsonl",prompt="{question}",grader="number"}'
     with pytest.raises(BadInputError, match=r"final\.strategies: best_of by statements: the environment"):
-        load_recipe("quickstart", [*settings, puzzle, "warm_start=null"])
+        load_recipe("answers_only", [*settings, puzzle, "warm_start=null"])
 
 
 def test_only_strategies_that_ask_again_change_what_an_evaluation_is() -> None:

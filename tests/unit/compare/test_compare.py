@@ -12,7 +12,7 @@ from artifacts.errors import BadInputError
 from artifacts.identity import Identity
 from artifacts.layout import MANIFEST_NAME, RunLayout
 from artifacts.reading import Artifact
-from artifacts.refs import Batch, Checkpoint, Grades, Ref, TrainingState
+from artifacts.refs import Batch, Checkpoint, Grades, OptimizerState, Ref
 from artifacts.store.store import Store
 from flows.compare.candidates import OWN, ComparedRecipe, candidates, page_folder, starting_weights
 from flows.compare.comparison import check_rows, comparison_figures
@@ -30,8 +30,8 @@ from stages.pack import pack
 from stages.training.saved_state import STATE_FOLLOWS
 from tests.support.made_run import make_context
 
-QUICKSTART, SMOLLM2 = load_recipe("quickstart"), load_recipe("smollm2")
-LAST_TWO = Retention(parts=("training_state",), keep_last=2, comparisons=True)
+QUICKSTART, SMOLLM2 = load_recipe("answers_only"), load_recipe("smollm2")
+LAST_TWO = Retention(parts=("optimizer_state",), keep_last=2, comparisons=True)
 
 
 def candidate(own: Recipe, name: str, *overrides: str) -> ComparedRecipe:
@@ -39,7 +39,7 @@ def candidate(own: Recipe, name: str, *overrides: str) -> ComparedRecipe:
     return chosen
 
 
-@pytest.mark.parametrize("own", [QUICKSTART, SMOLLM2], ids=["quickstart", "smollm2"])
+@pytest.mark.parametrize("own", [QUICKSTART, SMOLLM2], ids=["answers_only", "smollm2"])
 @pytest.mark.parametrize("name", ["grpo", "dapo", "dr_grpo", "openpipe_14b", "open_rs1", "deepscaler", "trl_default"])
 def test_a_recipe_for_another_scale_brings_its_algorithm_only(own: Recipe, name: str) -> None:
     chosen = candidate(own, name)
@@ -68,7 +68,7 @@ def test_a_candidate_trains_on_the_completions_of_its_own_recipe(tmp_path: Path)
     chosen = candidate(QUICKSTART, str(file))
     assert (chosen.taken, chosen.recipe.pack.completions) == ("algorithm", "right")
     assert chosen.laid_over(QUICKSTART)["pack.completions"] == "right"
-    assert candidate(load_recipe("quickstart", imitates), "dapo").recipe.pack.completions == "all"
+    assert candidate(load_recipe("answers_only", imitates), "dapo").recipe.pack.completions == "all"
 
 
 def test_rows_that_a_completion_of_the_run_exceeds_are_refused_before_anything_is_trained(
@@ -86,13 +86,13 @@ def test_groups_of_equal_accuracy_are_left_out_where_the_candidate_alone_resampl
     assert candidate(QUICKSTART, "dapo").mixed_only
     assert not candidate(QUICKSTART, "grpo").mixed_only
     assert not candidate(QUICKSTART, OWN).mixed_only
-    resampling = load_recipe("quickstart", ["sample.resample.max_rounds=2"])
+    resampling = load_recipe("answers_only", ["sample.resample.max_rounds=2"])
     assert not candidate(resampling, "dapo").mixed_only, "the rollouts say which groups were kept"
 
 
 def test_a_variation_of_the_runs_recipe_is_taken_as_it_stands(tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
-    text = Path("deployments/recipes/quickstart.toml").read_text()
+    text = Path("deployments/recipes/answers_only.toml").read_text()
     mine.write_text(f"seed = 7\n{text}".replace("learning_rate = 1e-3 ", "learning_rate = 3e-3 "))
     chosen = candidate(QUICKSTART, str(mine))
     assert (chosen.taken, chosen.recipe.finetune.learning_rate) == ("sections", 3e-3)
@@ -113,7 +113,7 @@ def test_an_overlong_buffer_as_long_as_a_completion_is_refused_unless_the_run_ha
     with pytest.raises(BadInputError, match="overlong_buffer_tokens is 12, but the run's completions have at most 12"):
         candidate(QUICKSTART, "dapo", *buffer)
     assert candidate(QUICKSTART, "dapo", buffer[0], "grade.reward.overlong_buffer_tokens=11")
-    assert candidate(load_recipe("quickstart", buffer), "dapo").recipe.grade.reward.overlong_buffer_tokens == 12
+    assert candidate(load_recipe("answers_only", buffer), "dapo").recipe.grade.reward.overlong_buffer_tokens == 12
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_other_rollouts_have_another_address() -> None:
 
 def test_a_slug_is_part_of_a_key(tmp_path: Path) -> None:
     file = tmp_path / "my recipe?.toml"
-    file.write_text(Path("deployments/recipes/quickstart.toml").read_text())
+    file.write_text(Path("deployments/recipes/answers_only.toml").read_text())
     chosen = candidate(QUICKSTART, str(file))
     assert chosen.folder(Ref[Any]("Rollouts", "rollouts", "a")).startswith("my-recipe--")
 
@@ -199,10 +199,10 @@ def test_the_state_is_carried_on_where_it_can_be(own: list[str], changes: list[s
     attempt = ArtifactAddress(store, f"{identity.digest}/checkpoint", Checkpoint).attempt(identity)
     attempt.write_bytes("weights", b"weights")
     policy = attempt.publish({STATE_FOLLOWS: True})
-    state_attempt = ArtifactAddress(store, f"{identity.digest}/training_state", TrainingState).attempt(identity)
+    state_attempt = ArtifactAddress(store, f"{identity.digest}/optimizer_state", OptimizerState).attempt(identity)
     state_attempt.write_bytes("state", b"moments")
     state = state_attempt.publish(checkpoint=policy)
-    recipe = load_recipe("quickstart", own)
+    recipe = load_recipe("answers_only", own)
     start = starting_weights(candidate(recipe, OWN, *changes).recipe, recipe, policy, policy, store)
     assert (start.checkpoint, start.reference) == (policy, policy)
     assert start.state == (state if carried else None)

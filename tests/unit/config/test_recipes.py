@@ -148,10 +148,39 @@ def test_recipes_that_learn_without_a_group_may_begin(
         pass
 
 
+def test_how_a_judge_is_asked_may_change_in_a_run_but_not_what_it_is_asked(tmp_path: Path) -> None:
+    store, layout = Store.open(str(tmp_path)), RunLayout("judged")
+    judge = '{{model="judge", prompt="{{completion}}", concurrency={}, best={}}}'
+
+    def recipe(concurrency: int, best: float) -> Recipe:
+        return load_recipe("answers_only", [f"grade.reward.judge={judge.format(concurrency, best)}"])
+
+    freeze_recipe(store, layout, recipe(2, 10.0))
+    check_recipe(store, layout, recipe(4, 10.0))
+    with pytest.raises(IdentityMismatchError, match=r"grade\.reward\.judge\.best"):
+        check_recipe(store, layout, recipe(2, 5.0))
+
+
+def test_a_reward_of_ones_own_is_a_term_and_a_judge_must_be_there(
+    request_of_mine: Callable[..., RunRequest], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text("def reward(completion, item, grade, tokens):\n    return 1.0\n")
+    alone = "grade.reward.accuracy_weight=0"
+    with opened(request_of_mine(f"grade.reward.function={tmp_path}/mine.py:reward", alone)):
+        pass
+    judge = '{base_url="http://127.0.0.1:1/v1", model="judge", prompt="{completion}"}'
+    with (
+        pytest.raises(BadInputError, match=r"grade\.reward\.judge: http://127\.0\.0\.1:1/v1 cannot be reached"),
+        opened(request_of_mine(f"grade.reward.judge={judge}", alone)),
+    ):
+        pass
+    assert not list((tmp_path / "store").rglob("*.json"))
+
+
 def test_a_candidate_of_a_comparison_that_cannot_learn_is_refused() -> None:
     one = ["sample.sampling.samples_per_prompt=1", "grade.advantage={baseline='batch_mean', scale='batch_std'}"]
     with pytest.raises(BadInputError, match=r"samples_per_prompt: 1, .* 0 with grade\.advantage\.baseline"):
-        candidates(load_recipe("quickstart", one), ["grpo"], [])
+        candidates(load_recipe("answers_only", one), ["grpo"], [])
 
 
 def test_an_evaluation_that_cuts_earlier_than_training_is_warned_of_when_the_run_begins(
@@ -199,7 +228,7 @@ def test_a_checkpoint_of_a_run_is_measured_with_the_limits_of_its_training(made:
         ("finetune.trainable={parameters='attention', rank=4}", r"rank is set, but parameters is 'attention'"),
         (
             "value={}",
-            r"grade\.advantage has baseline 'group_mean' .*, but the baseline is the value model: set baseline",
+            r"grade\.advantage has baseline 'group_mean' .*, but the baseline is the critic: set baseline",
         ),
         ("value={pretrain={run='a', first=3, last=2}}", r"last is 2, before first, which is 3"),
         ("value={source='a@3', pretrain={run='a'}}", r"pretrain is set, but source is a@3"),
@@ -225,12 +254,12 @@ def test_a_checkpoint_of_a_run_is_measured_with_the_limits_of_its_training(made:
 )
 def test_a_wrong_setting_is_named(override: str, message: str) -> None:
     with pytest.raises(BadInputError, match=message):
-        load_recipe("quickstart", [override])
+        load_recipe("answers_only", [override])
 
 
 def test_a_loss_may_have_a_temperature_of_its_own_where_the_recipe_says_so() -> None:
     own = ["finetune.loss.temperature_of=loss", "finetune.loss.old_logprobs=trainer"]
-    recipe = load_recipe("quickstart", [*own, "sample.sampling.temperature=0.7"])
+    recipe = load_recipe("answers_only", [*own, "sample.sampling.temperature=0.7"])
     assert (recipe.sample.sampling.temperature, recipe.finetune.loss.temperature) == (0.7, 1.0)
     open_rs = load_recipe("open_rs1")
     assert (open_rs.sample.sampling.temperature, open_rs.finetune.loss.temperature) == (0.7, 1.0)
@@ -248,8 +277,10 @@ def test_on_gpus_an_engine_may_assemble_long_groups_without_counting_as_hung() -
 
 
 def test_null_switches_off_what_toml_cannot(tmp_path: Path) -> None:
-    assert load_recipe("quickstart").finetune.optimizer.max_grad_norm == 1.0
-    assert load_recipe("quickstart", ["finetune.optimizer.max_grad_norm=null"]).finetune.optimizer.max_grad_norm is None
+    assert load_recipe("answers_only").finetune.optimizer.max_grad_norm == 1.0
+    assert (
+        load_recipe("answers_only", ["finetune.optimizer.max_grad_norm=null"]).finetune.optimizer.max_grad_norm is None
+    )
     path = tmp_path / "own.toml"
     path.write_text('[engine]\nkv_cache_gib = "null"\n')
     assert load_profile(str(path)).engine.kv_cache_gib is None
@@ -269,7 +300,7 @@ def test_a_broken_file_is_named(tmp_path: Path, content: bytes, message: str) ->
 
 
 def test_the_seed_reaches_every_section_that_names_none() -> None:
-    recipe = load_recipe("quickstart", ["seed=7", "pack.seed=1"])
+    recipe = load_recipe("answers_only", ["seed=7", "pack.seed=1"])
     assert isinstance(recipe.model, ScratchModel)
     assert recipe.warm_start is not None
     seeds = (recipe.model.seed, recipe.puzzles.seed, recipe.warm_start.seed, recipe.sample.seed, recipe.pack.seed)
@@ -278,14 +309,14 @@ def test_the_seed_reaches_every_section_that_names_none() -> None:
 
 def test_a_run_name_belongs_to_one_recipe(tmp_path: Path) -> None:
     store, layout = Store.open(str(tmp_path)), RunLayout("mine")
-    freeze_recipe(store, layout, load_recipe("quickstart"))
-    freeze_recipe(store, layout, load_recipe("quickstart"))
+    freeze_recipe(store, layout, load_recipe("answers_only"))
+    freeze_recipe(store, layout, load_recipe("answers_only"))
     frozen = store.read_bytes(layout.recipe)
     for refusing in (check_recipe, freeze_recipe):
         with pytest.raises(IdentityMismatchError, match=r"seed: 0 -> 5.*choose another --run name"):
-            refusing(store, layout, load_recipe("quickstart", ["seed=5"]))
+            refusing(store, layout, load_recipe("answers_only", ["seed=5"]))
     assert store.read_bytes(layout.recipe) == frozen
-    assert Recipe.model_validate(read_recipe(store, layout)) == load_recipe("quickstart")
+    assert Recipe.model_validate(read_recipe(store, layout)) == load_recipe("answers_only")
     assert read_sums(store.read_bytes(layout.sums), "sums") == {"recipe.json": hashlib.sha256(frozen).hexdigest()}
 
 
@@ -306,7 +337,7 @@ def test_a_run_that_stored_nothing_keeps_no_name(request_of_mine: Callable[..., 
     with opened(request_of_mine()) as run:
         assert store.list(layout.root) == []
         run.at(0, "report", Report).attempt(Identity.of("evaluate", 1, {})).write_bytes("x", b"")
-    assert Recipe.model_validate(read_recipe(store, layout)) == load_recipe("quickstart")
+    assert Recipe.model_validate(read_recipe(store, layout)) == load_recipe("answers_only")
     with pytest.raises(IdentityMismatchError, match="seed: 0 -> 5"), opened(request_of_mine("seed=5")):
         pass
 
@@ -326,15 +357,21 @@ def test_a_run_that_stored_nothing_keeps_no_name(request_of_mine: Callable[..., 
             ["rate={models=[{name='big'}]}", "distil.sample.where=[{all=[{column='exact:big', above=0.0}]}]"],
             r"distil\.sample: its order or where reads 'exact:big'",
         ),
-        (["sample.order={by='pools', column='num_clues'}"], r"sample\.order\.column: 'num_clues', which is no share"),
+        (
+            ["sample.order={by='pools', column='num_clues'}"],
+            r"sample\.order\.column: 'num_clues', which is not a share",
+        ),
         (
             ["rate={models=[{name='big'}]}", "sample.order={by='pools', column='tokens:big'}"],
-            r"'tokens:big', which is no share .* expected accuracy:NAME, exact:NAME, truncated:NAME",
+            r"'tokens:big', which is not a share .* expected accuracy:NAME, exact:NAME, truncated:NAME",
         ),
-        (["phases=[{name='a', sample={order={by='pools', column='num_clues'}}}]"], r"'num_clues', which is no share"),
+        (
+            ["phases=[{name='a', sample={order={by='pools', column='num_clues'}}}]"],
+            r"'num_clues', which is not a share",
+        ),
         (
             ["distil.sample.order={by='pools', column='difficulty:rooms'}"],
-            r"distil\.sample\.order\.column: 'difficulty:rooms', which is no share",
+            r"distil\.sample\.order\.column: 'difficulty:rooms', which is not a share",
         ),
     ],
 )
@@ -347,7 +384,7 @@ def test_what_no_run_should_begin_with_is_refused_and_what_has_begun_goes_on(
     assert "\n" not in str(raised.value)
     store = Store.open(request.store)
     assert store.list(layout.root) == []
-    freeze_recipe(store, layout, load_recipe("quickstart", overrides))  # as a program that refused less
+    freeze_recipe(store, layout, load_recipe("answers_only", overrides))  # as a program that refused less
     with opened(request) as run:
         assert run.layout == layout
 
@@ -355,7 +392,7 @@ def test_what_no_run_should_begin_with_is_refused_and_what_has_begun_goes_on(
 def test_a_run_goes_on_from_the_checkpoint_that_it_began_with(tmp_path: Path) -> None:
     store, layout = Store.open(str(tmp_path)), RunLayout("mine")
     promoted = RunLayout(make_run(store).run).promoted
-    recipe = load_recipe("quickstart", ["model={source='checkpoint', name='made'}", "warm_start=null"])
+    recipe = load_recipe("answers_only", ["model={source='checkpoint', name='made'}", "warm_start=null"])
 
     def opened_with() -> Recipe:
         return with_fixed_model(recipe_to_continue(store, layout, recipe), store, layout)
@@ -363,7 +400,7 @@ def test_a_run_goes_on_from_the_checkpoint_that_it_began_with(tmp_path: Path) ->
     begun = opened_with()
     assert begun.model == StoredModel(name="runs/made/iterations/0004/checkpoint")
     freeze_recipe(store, layout, begun)
-    store.delete(promoted)  # what stands promoted now has no meaning for the run
+    store.delete(promoted)  # what is promoted now has no meaning for the run
     assert opened_with() == begun
     check_recipe(store, layout, opened_with())
 
@@ -394,7 +431,7 @@ def test_of_two_recipes_under_one_name_the_one_that_stores_first_keeps_it(
             with pytest.raises(IdentityMismatchError, match="seed: 0 -> 5"), late.folder(tmp_path):
                 pass
         assert store.list(layout.root) == [layout.sums, layout.recipe]
-    assert Recipe.model_validate(read_recipe(store, layout)) == load_recipe("quickstart")
+    assert Recipe.model_validate(read_recipe(store, layout)) == load_recipe("answers_only")
 
 
 @pytest.mark.parametrize(
@@ -411,25 +448,25 @@ def test_starting_a_flow_or_a_process_of_its_pool_loads_nothing_heavy(module: st
 
 
 def test_a_recipe_that_iterates_ahead_corrects_for_older_weights() -> None:
-    plain = load_recipe("quickstart")
+    plain = load_recipe("answers_only")
     assert (plain.iterate_ahead, plain.finetune.loss.importance_correction) == (0, "none")
-    loss = load_recipe("quickstart", ["iterate_ahead=1"]).finetune.loss
+    loss = load_recipe("answers_only", ["iterate_ahead=1"]).finetune.loss
     assert (loss.old_logprobs, loss.importance_correction) == ("trainer", "token_truncate")
-    own = load_recipe("quickstart", ["iterate_ahead=1", "finetune.loss.importance_correction=sequence_mask"])
+    own = load_recipe("answers_only", ["iterate_ahead=1", "finetune.loss.importance_correction=sequence_mask"])
     assert (own.finetune.loss.old_logprobs, own.finetune.loss.importance_correction) == ("trainer", "sequence_mask")
-    ratio = load_recipe("quickstart", ["iterate_ahead=1", "finetune.loss.old_logprobs=sampler"]).finetune.loss
+    ratio = load_recipe("answers_only", ["iterate_ahead=1", "finetune.loss.old_logprobs=sampler"]).finetune.loss
     assert (ratio.old_logprobs, ratio.importance_correction) == ("sampler", "none")
 
 
 @pytest.mark.parametrize(
     ("recipe", "override", "message"),
     [
-        ("quickstart", "finetune.loss.importance_correction=none", "does not correct for them"),
+        ("answers_only", "finetune.loss.importance_correction=none", "does not correct for them"),
         ("open_rs1", "iterate_ahead=1", "does not correct for them: drop .* temperature_of = 'loss'"),
         ("deepscaler", "iterate_ahead=1", "before it is known which of `phases` comes next: set it to 0"),
         ("on_policy_distillation", "iterate_ahead=1", "older weights than those that teach compares with"),
-        ("quickstart", "sample.order={by='pools'}", "before this iteration's rates are known"),
-        ("quickstart", "iterate_ahead=2", r"less than or equal to 1 \(found 2\)"),
+        ("answers_only", "sample.order={by='pools'}", "before this iteration's rates are known"),
+        ("answers_only", "iterate_ahead=2", r"less than or equal to 1 \(found 2\)"),
     ],
 )
 def test_what_contradicts_iterating_ahead_is_refused(recipe: str, override: str, message: str) -> None:

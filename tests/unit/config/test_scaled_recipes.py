@@ -72,7 +72,7 @@ def test_lengths_keep_their_proportions() -> None:
     dr_grpo = load_recipe("dr_grpo", scaled_settings(load_recipe("dr_grpo")))
     assert (dr_grpo.sample.sampling.max_tokens, dr_grpo.finetune.loss.constant_tokens) == (64, 64)
     assert dr_grpo.pack.updates == 8
-    assert load_recipe("quickstart", scaled_settings(load_recipe("quickstart"))).sample.sampling.max_tokens == 12
+    assert load_recipe("answers_only", scaled_settings(load_recipe("answers_only"))).sample.sampling.max_tokens == 12
 
 
 OWN_PUZZLES = [
@@ -106,8 +106,8 @@ def test_a_merge_takes_the_last_iterations_of_runs_that_the_benchmark_makes_firs
     assert isinstance(small, MergedModel) and isinstance(full.model, MergedModel)
     assert (small.method, small.models, small.base) == (full.model.method, ("tinyr1_zebra@1",), "tinyr1_clue@1")
     assert needed_runs(full) == ["tinyr1_zebra", "tinyr1_clue"]
-    assert in_order(["quickstart", "tinyr1", "tinyr1_base"]) == [
-        "quickstart", "tinyr1_base", "tinyr1_zebra", "tinyr1_clue", "tinyr1",
+    assert in_order(["answers_only", "tinyr1", "tinyr1_base"]) == [
+        "answers_only", "tinyr1_base", "tinyr1_zebra", "tinyr1_clue", "tinyr1",
     ]  # fmt: skip
     assert sorted(in_order(recipe_names())) == recipe_names()
 

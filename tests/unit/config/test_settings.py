@@ -14,7 +14,10 @@ from flows.config.recipes import load_profile, load_recipe
 from stages.context import Profile
 
 Load = Callable[..., BaseModel]
-LOADED: list[tuple[type[BaseModel], Load, str]] = [(Recipe, load_recipe, "quickstart"), (Profile, load_profile, "cpu")]
+LOADED: list[tuple[type[BaseModel], Load, str]] = [
+    (Recipe, load_recipe, "answers_only"),
+    (Profile, load_profile, "cpu"),
+]
 IN_LISTS = ("phases.", "rate.models.", "sample.where.")
 """Settings that `--set` does not reach, because it sets lists as a whole."""
 SETTINGS = [
@@ -79,7 +82,7 @@ def test_a_profile_knows_its_words(setting: str) -> None:
     ],
 )
 def test_what_was_probably_meant_is_named(change: str, meant: str) -> None:
-    assert f"did you mean {meant}?" in refusal(load_recipe, "quickstart", change)
+    assert f"did you mean {meant}?" in refusal(load_recipe, "answers_only", change)
 
 
 @pytest.mark.parametrize(
@@ -93,13 +96,13 @@ def test_what_was_probably_meant_is_named(change: str, meant: str) -> None:
 )  # fmt: skip
 def test_an_environment_that_does_not_fit_is_named_as_recipes_name_it(puzzle: str, message: str) -> None:
     with pytest.raises(BadInputError, match=message):
-        load_recipe("quickstart", [f"puzzles.puzzle={puzzle}"])
+        load_recipe("answers_only", [f"puzzles.puzzle={puzzle}"])
 
 
 def test_a_setting_of_another_kind_is_not_suggested_for_itself() -> None:
     """`path` is a setting of `file`, and was suggested as the meaning of `path` there."""
     with pytest.raises(BadInputError, match=r"zebra\.path: Extra inputs are not permitted \(found \"x\"\); correct"):
-        load_recipe("quickstart", ["puzzles.puzzle={environment='zebra', path='x'}"])
+        load_recipe("answers_only", ["puzzles.puzzle={environment='zebra', path='x'}"])
 
 
 def test_names_of_files_and_profiles_are_suggested_too() -> None:
@@ -110,8 +113,8 @@ def test_names_of_files_and_profiles_are_suggested_too() -> None:
 
 
 def test_no_name_is_suggested_that_is_not_alike() -> None:
-    assert "did you mean" not in refusal(load_recipe, "quickstart", "zzz=1")
-    assert "did you mean" not in refusal(load_recipe, "quickstart", f"{'x' * 10_000}=1")
+    assert "did you mean" not in refusal(load_recipe, "answers_only", "zzz=1")
+    assert "did you mean" not in refusal(load_recipe, "answers_only", f"{'x' * 10_000}=1")
     assert closest("", ["a"]) is None
     assert closest("Learning-Rate", ["learning_rate"]) == "learning_rate"
     assert did_you_mean("x" * 100_000, ["abc"]) == ""

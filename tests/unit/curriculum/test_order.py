@@ -18,7 +18,7 @@ def puzzles(clues: list[int]) -> pl.DataFrame:
     """Puzzles p0, p1, ... with these numbers of clues; the prompt of p3 has 3 characters."""
     return pl.DataFrame(
         {
-            "puzzle_id": [f"p{number}" for number in range(len(clues))],
+            "prompt_id": [f"p{number}" for number in range(len(clues))],
             "prompt": ["x" * number for number in range(len(clues))],
             "num_clues": clues,
             "difficulty": [f'{{"rooms": {number % 3}}}' for number in range(len(clues))],
@@ -30,22 +30,22 @@ def rated(values: dict[str, float], name: str = "start", **changes: Any) -> pl.D
     """Levels of one model: accuracy by puzzle; 4 samples each."""
     rows = [
         {
-            "puzzle_id": puzzle_id, "name": name, "iteration": 0, "weights_digest": "w", "samples": 4,
+            "prompt_id": prompt_id, "name": name, "iteration": 0, "weights_digest": "w", "samples": 4,
             "accuracy": accuracy, "exact": accuracy, "tokens": 10.0, "truncated": 0.0, **changes,
         }
-        for puzzle_id, accuracy in values.items()
+        for prompt_id, accuracy in values.items()
     ]  # fmt: skip
     return validated(as_table(rows, LEVELS), LEVELS, "made")
 
 
 def ids(frame: pl.DataFrame) -> list[str]:
-    return frame["puzzle_id"].to_list()
+    return frame["prompt_id"].to_list()
 
 
 def test_a_rate_is_the_mean_over_the_samples_of_a_puzzle() -> None:
     graded = pl.DataFrame(
         {
-            "puzzle_id": ["a", "a", "a", "a", "b", "b"],
+            "prompt_id": ["a", "a", "a", "a", "b", "b"],
             "accuracy": [1.0, 0.5, 0.5, 0.0, 1.0, 1.0],
             "exact": [True, False, False, False, True, True],
             "truncated": [False, False, False, True, False, False],
@@ -53,14 +53,14 @@ def test_a_rate_is_the_mean_over_the_samples_of_a_puzzle() -> None:
         }
     )
     table = validated(rates(graded, name="start", iteration=0, weights_digest="w"), LEVELS, "made")
-    columns = ("puzzle_id", "samples", "accuracy", "exact", "tokens", "truncated")
+    columns = ("prompt_id", "samples", "accuracy", "exact", "tokens", "truncated")
     assert table.select(columns).rows() == [("a", 4, 0.5, 0.25, 7.0, 0.25), ("b", 2, 1.0, 1.0, 2.0, 0.0)]
 
 
 def test_a_newer_rate_replaces_that_of_the_same_puzzle_and_name_only() -> None:
     older = pl.concat([rated({"a": 0.25, "b": 0.5}, "run"), rated({"a": 0.0}, "7b")])
     levels = validated(updated(older, rated({"b": 1.0, "c": 0.75}, "run", iteration=3)), LEVELS, "made")
-    assert levels.select("name", "puzzle_id", "accuracy", "iteration").rows() == [
+    assert levels.select("name", "prompt_id", "accuracy", "iteration").rows() == [
         ("7b", "a", 0.0, 0), ("run", "a", 0.25, 0), ("run", "b", 1.0, 3), ("run", "c", 0.75, 3),
     ]  # fmt: skip
     assert updated(None, older).equals(older)

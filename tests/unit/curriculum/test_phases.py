@@ -33,7 +33,7 @@ TWO = (
 
 
 def test_a_phase_is_the_recipe_with_other_settings() -> None:
-    recipe = load_recipe("quickstart", [TWO, "sample.order={by='ascending', column='num_clues'}"])
+    recipe = load_recipe("answers_only", [TWO, "sample.order={by='ascending', column='num_clues'}"])
     short, long = recipe.in_phase(0), recipe.in_phase(1)
     assert (short.sample.sampling.max_tokens, long.sample.sampling.max_tokens) == (8, 12)
     assert (short.sample.order, long.sample.order) == (Ascending(column="num_clues"), Pools())
@@ -47,7 +47,7 @@ def test_a_phase_is_the_recipe_with_other_settings() -> None:
 
 def test_a_frozen_staged_recipe_resolves_to_itself() -> None:
     """The phases are stored with whole sections, so defaults that change later do not reach them."""
-    recipe = load_recipe("quickstart", [TWO])
+    recipe = load_recipe("answers_only", [TWO])
     assert Recipe.model_validate(json.loads(json.dumps(recipe.model_dump(mode="json")))) == recipe
 
 
@@ -81,19 +81,19 @@ def test_a_frozen_staged_recipe_resolves_to_itself() -> None:
 )
 def test_wrong_phases_are_refused_in_one_line(phases: str, message: str) -> None:
     with pytest.raises(BadInputError, match=message) as raised:
-        load_recipe("quickstart", [f"phases=[{phases}]"])
+        load_recipe("answers_only", [f"phases=[{phases}]"])
     assert "\n" not in str(raised.value)
 
 
 def test_a_phase_may_shrink_if_it_says_so() -> None:
     phases = '{name="a", iterations=3}, {name="b", may_shrink=true, sample={sampling={max_tokens=8}}}'
-    assert load_recipe("quickstart", [f"phases=[{phases}]"]).in_phase(1).sample.sampling.max_tokens == 8
+    assert load_recipe("answers_only", [f"phases=[{phases}]"]).in_phase(1).sample.sampling.max_tokens == 8
 
 
 def test_greedy_accuracy_cannot_end_a_phase_if_it_is_not_measured() -> None:
     phases = 'phases=[{name="a", until={metric="greedy_accuracy"}}, {name="b"}]'
     with pytest.raises(BadInputError, match=r"phases\.0: .*greedy_accuracy, but evaluate\.greedy is false"):
-        load_recipe("quickstart", [phases, "evaluate.greedy=false"])
+        load_recipe("answers_only", [phases, "evaluate.greedy=false"])
 
 
 @pytest.mark.parametrize("section", ["sample", "distil.sample"])

@@ -19,7 +19,7 @@ from flows.doctor.fit import (
     iteration_seconds,
     puzzles_checks,
     store_bytes,
-    told_tokens,
+    tool_output_tokens,
     trainer_bytes,
 )
 from flows.doctor.hardware import Device, Hardware, load_hardware
@@ -44,7 +44,7 @@ def test_the_file_of_a_recipe_is_opened(tmp_path: Path) -> None:
     (tmp_path / "problems.jsonl").write_text('{"problem": "1 + 1?", "answer": "2"}\n')
     (present,) = puzzles_checks(load_recipe("deepscaler", changes))
     says(present, "ok", "problems.jsonl can be opened")
-    assert puzzles_checks(load_recipe("quickstart")) == []
+    assert puzzles_checks(load_recipe("answers_only")) == []
 
 
 def test_sizes_of_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +175,7 @@ def test_memory_goes_with_the_engines_that_start_here() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "gflops", "took_s", "memory_gib"), [("quickstart", 1000, 5, 5.0), ("smollm2", 1000, 95, 11.4)]
+    ("name", "gflops", "took_s", "memory_gib"), [("answers_only", 1000, 5, 5.0), ("smollm2", 1000, 95, 11.4)]
 )
 def test_estimates_hold_what_was_measured(name: str, gflops: float, took_s: float, memory_gib: float) -> None:
     """Two cores with AMX, one engine: an iteration took so long, and all processes so much memory (PSS)."""
@@ -225,7 +225,7 @@ def test_recipes_on_gpus() -> None:
     unknown = replace(with_gpu, gpus=(CudaDevice("a GPU", (9, 0), 80 * GIB),))
     assert iteration_seconds(deep, hardware, shaped, unknown, devices, None) is None
     timed = fit_checks(deep, hardware, shaped, with_gpu, FOLDER, ("bf16", "bf16"), devices, None)
-    says({check.name: check for check in timed}["recipe time"], "ok", "estimated, not counted: a value model")
+    says({check.name: check for check in timed}["recipe time"], "ok", "an iteration, estimated")
     large = ModelSize(14e9, "by its name")
     says(fit(large, hardware)["recipe GPU memory"], "problem", "trainer.processes")
     eight = load_hardware("cuda", ["trainer.processes=8", "engine.tensor_parallel_size=8"])
@@ -252,16 +252,18 @@ def test_layers_that_do_not_divide() -> None:
 def test_the_answers_of_a_solver_count_in_lengths() -> None:
     tools = ["sample.sampling.tool_calls=2", "evaluate.sampled.tool_calls=2", "final.sampled.tool_calls=2"]
     rows = ["pack.row_tokens=1024"]
-    plain, asking = load_recipe("quickstart", rows), load_recipe("quickstart", [*rows, *tools])
-    size, told = model_size(plain.model), told_tokens(asking)
-    assert told_tokens(plain) == 0
+    plain, asking = load_recipe("answers_only", rows), load_recipe("answers_only", [*rows, *tools])
+    size, tool_tokens = model_size(plain.model), tool_output_tokens(asking)
+    assert tool_output_tokens(plain) == 0
     puzzle = generate_nth(asking.puzzles.puzzle, asking.puzzles.seed, 0)
-    assert 4 * told >= sum(map(len, puzzle.solution.values())) > 0, "it holds the answer to each question"
+    assert 4 * tool_tokens >= sum(map(len, puzzle.solution.values())) > 0, "it holds the answer to each question"
     completions = asking.sample.stride * asking.sample.sampling.samples_per_prompt
-    added = store_bytes(asking, size, told) - store_bytes(plain, size)
-    assert added == asking.iterations * completions * 2 * told * 24
-    with_answers, without = (iteration_seconds(asking, Hardware(), size, MACHINE, ON_CPU, 1.0, n) for n in (told, 0))
+    added = store_bytes(asking, size, tool_tokens) - store_bytes(plain, size)
+    assert added == asking.iterations * completions * 2 * tool_tokens * 24
+    with_answers, without = (
+        iteration_seconds(asking, Hardware(), size, MACHINE, ON_CPU, 1.0, n) for n in (tool_tokens, 0)
+    )
     assert with_answers and without and with_answers[0] == without[0] and with_answers[1] > without[1]
     checks = fit_checks(asking, load_hardware("cpu", ()), size, MACHINE, FOLDER, ("fp32", "fp32"), ON_CPU, 430.0)
     disk = next(check for check in checks if check.name == "recipe disk")
-    assert disk.figures["needed_bytes"] == int(store_bytes(asking, size, told))
+    assert disk.figures["needed_bytes"] == int(store_bytes(asking, size, tool_tokens))

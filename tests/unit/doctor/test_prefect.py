@@ -48,7 +48,7 @@ def test_prefect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         says(prefect_check(ask_prefect("3.7.7", url, "PREFECT_API_URL")), "problem", "PREFECT_API_AUTH_STRING")
     with _api("", 404) as url:
         line = prefect_check(ask_prefect("3.7.7", url, "PREFECT_API_URL"))
-        says(line, "problem", "is no Prefect API (HTTP 404)", "name another")
+        says(line, "problem", "is not a Prefect API (HTTP 404)", "name another")
         assert line.figures["server"] is None, "docs/reference/json.md: null where it is not known"
     open_to_all = PrefectFacts("3.7.7", "http://a/api", "`deerstalker up`", "3.7.7", others=("ann", "bob", "cy", "dee"))
     says(prefect_check(open_to_all), "warning", "no password", "(ann, bob, cy and 1 more)", "`deerstalker up --auth`")

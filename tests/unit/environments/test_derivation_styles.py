@@ -24,10 +24,10 @@ BOARDS: list[PuzzleConfig | ZebraConfig] = [
     ZebraConfig(houses=(2, 3), attributes=(2, 3)),
     ZebraConfig(houses=(4, 4), attributes=(3, 3)),
 ]
-HAND = load_recipe("quickstart").puzzles.puzzle
+HAND = load_recipe("answers_only").puzzles.puzzle
 
 
-@pytest.mark.parametrize("style", ["terse", "cited"])
+@pytest.mark.parametrize("style", ["terse", "cited", "bare"])
 @pytest.mark.parametrize("board", BOARDS)
 def test_every_step_is_read_with_its_verdict(board: PuzzleConfig | ZebraConfig, style: Style) -> None:
     for seed in range(12):
@@ -52,10 +52,12 @@ def read(text: str, puzzle: Puzzle) -> list[Asserted]:
 
 
 def conclusion_of(line: str, style: Style) -> str:
+    if style == "bare":
+        return line
     return line.partition(": ")[2] if style == "terse" else line.rpartition("; so ")[2].removeprefix("- ")
 
 
-def test_three_styles_of_one_derivation() -> None:
+def test_four_styles_of_one_derivation() -> None:
     """By hand, from the clues that the first lines check."""
     puzzle = generate(HAND, 1)
     clues = puzzle.prompt.partition("clues are as follows:\n\n")[2].partition("\n\n")[0].splitlines()
@@ -64,9 +66,9 @@ def test_three_styles_of_one_derivation() -> None:
         "- Mr. Green was in the same room as Mrs. White",
         "- Miss Scarlet was in the Lounge",
     ]
-    plain, terse, cited = (
+    plain, terse, cited, bare = (
         environment.get("temporal_clue").write_derivation(puzzle, style).partition("\n\n")[0].splitlines()
-        for style in ("plain", "terse", "cited")
+        for style in ("plain", "terse", "cited", "bare")
     )
     assert plain[3:6] == [
         "4. Miss Scarlet was in the Lounge (clue 3).",
@@ -78,17 +80,18 @@ def test_three_styles_of_one_derivation() -> None:
         "s5 2 s1: Mr. Green was in the Hall",
         "s6 s3 s4: Mr. Boddy was murdered in the Lounge",
     ]
+    assert bare == [line.partition(": ")[2] for line in terse]
     assert cited[1] == f"{clues[0]}; so the Candlestick was in the Dining Room"
     assert cited[3:5] == [clues[2], f"{clues[1]}; Mrs. White was in the Hall; so Mr. Green was in the Hall"]
 
 
-@pytest.mark.parametrize("style", ["plain", "terse", "cited"])
+@pytest.mark.parametrize("style", ["plain", "terse", "cited", "bare"])
 def test_a_puzzle_whose_clues_determine_nothing_is_named(style: Style) -> None:
     for board, last in ((BOARDS[2], "\n\nPlease"), (BOARDS[4], "\n\nQuestions:")):
         puzzle = generate(board, 3)
         clues, _, rest = puzzle.prompt.partition(last)
         open_puzzle = replace(puzzle, prompt=f"{clues[: clues.rindex(chr(10))]}{last}{rest}")
-        with pytest.raises(BadInputError, match=f"{puzzle.puzzle_id}: .*; expected clues with one solution"):
+        with pytest.raises(BadInputError, match=f"{puzzle.prompt_id}: .*; expected clues with one solution"):
             taught_texts(to_table([open_puzzle]), style)
 
 
@@ -109,7 +112,7 @@ def test_an_environment_that_writes_no_derivation_is_named(monkeypatch: pytest.M
     puzzle = replace(generate(BOARDS[0], 0), environment="silent")
     table = to_table([puzzle])
     assert taught_texts(table, None) == [write_answer(puzzle)]
-    with pytest.raises(BadInputError, match=f"environment silent wrote no step for puzzle {puzzle.puzzle_id}"):
+    with pytest.raises(BadInputError, match=f"environment silent wrote no step for puzzle {puzzle.prompt_id}"):
         taught_texts(table, "terse")
 
 

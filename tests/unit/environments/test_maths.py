@@ -122,7 +122,7 @@ def file_of(folder: Path, *answers: Any) -> MathsConfig:
 def test_problems_are_read_from_a_file_with_one_answer_or_several(tmp_path: Path) -> None:
     config = file_of(tmp_path, 1.5, "\\frac12", ["3", 4], ["5"])
     items = maths(config.environment_name).source(config).items({"train": 0, "val": 0, "test": 4}, 0)
-    by_id = {item.puzzle_id: item for item in items.splits["test"]}
+    by_id = {item.prompt_id: item for item in items.splits["test"]}
     assert [by_id[str(line)].solution["answer"] for line in (1, 2, 3, 4)] == ["1.5", "\\frac12", '["3", "4"]', "5"]
     assert {item.environment for item in by_id.values()} == {"maths:last_box:0.9.0"}
     assert items.facts["unparsed_gold"] == 0
@@ -136,12 +136,12 @@ def test_right_answers_that_cannot_be_read_are_refused_or_dropped_and_counted(tm
     with pytest.raises(BadInputError, match=where):
         maths("maths").source(config).items(sizes, 0)
     items = maths("maths").source(config.model_copy(update={"unreadable": "drop"})).items(sizes, 0)
-    assert sorted(item.puzzle_id for item in items.splits["test"]) == ["1", "3"]
+    assert sorted(item.prompt_id for item in items.splits["test"]) == ["1", "3"]
     assert items.facts["unparsed_gold"] == 3
     assert any("answers of 3 problems; they were dropped" in warning for warning in items.warnings)
     kept = maths("maths").source(config.model_copy(update={"unreadable": "keep"})).items({**sizes, "test": 5}, 0)
     assert (len(kept.splits["test"]), kept.facts["unparsed_gold"]) == (5, 3)
-    unread = next(item for item in kept.splits["test"] if item.puzzle_id == "2")
+    unread = next(item for item in kept.splits["test"] if item.prompt_id == "2")
     grade = maths("maths").grade(r"\boxed{x^2+}", unread)
     assert (grade.exact, grade.answers["answer"].note) == (False, "unparsed_gold")
 

@@ -47,7 +47,7 @@ def test_puzzles_keep_the_name_of_their_environment_and_come_from_seed_and_numbe
     assert [puzzle.environment for puzzle in puzzles] == ["temporal_clue", "zebra"] * 2
     assert puzzles == [generate_nth(config, 7, number) for number in range(4)]
     assert puzzles[1] == generate_nth(config.tasks[1], 7, 1), "as without the mixture"
-    assert len({puzzle.puzzle_id for puzzle in puzzles}) == 4
+    assert len({puzzle.prompt_id for puzzle in puzzles}) == 4
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,6 @@ def test_bad_mixtures(parts: list[dict[str, Any]], message: str) -> None:
 
 
 def test_a_recipe_may_ask_only_what_every_part_can() -> None:
-    recipe = load_recipe("quickstart").model_dump(mode="json")
+    recipe = load_recipe("answers_only").model_dump(mode="json")
     mixed = {**recipe, "puzzles": {**recipe["puzzles"], "puzzle": mixture({"puzzle": REDUCED}, {"puzzle": ZEBRA})}}
     assert Recipe.model_validate(Recipe.model_validate(mixed).model_dump(mode="json")) == Recipe.model_validate(mixed)

@@ -23,7 +23,7 @@ def write(folder: Path, content: object) -> Path:
 
 def test_reads_a_file(tmp_path: Path) -> None:
     (puzzle,) = read_puzzles(write(tmp_path, [GOOD]))
-    assert puzzle.puzzle_id == "some-00000"
+    assert puzzle.prompt_id == "some-00000"
     assert puzzle.solution == SOLUTION
     assert puzzle.difficulty == {"suspects": 2, "weapons": 2, "rooms": 2, "times": 1, "motives": 0}
 

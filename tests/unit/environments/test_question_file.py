@@ -2,8 +2,6 @@
 
 import io
 import json
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +14,19 @@ from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Grades, Puzzles, Ref, Rollouts
 from artifacts.schemas import GRADES, GRADES_FILE, PUZZLES, ROLLOUTS, as_table
-from artifacts.store.store import Store
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_recipe
 from flows.config.settings import validate
 from flows.inputs.puzzle_sets import made_from_a_lost_file
 from flows.report.html.puzzle_report import LengthMeasure, describe, report_files
-from stages.context import Profile, StageContext
+from stages.context import StageContext
 from stages.environments import capabilities, environment
 from stages.environments.generate import generate
 from stages.environments.published import of_text
 from stages.environments.puzzle import Puzzle
 from stages.environments.question_file.config import QuestionFileConfig
-from stages.environments.question_file.reading import read_questions
+from stages.environments.question_file.files import of_content
+from stages.environments.question_file.reading import FileQuestion, read_questions
 from stages.environments.tables import assertions, from_table, grader_of, names_of, to_table
 from stages.grade import GradeConfig, grade
 from stages.models.from_scratch import ScratchModel, make_scratch
@@ -60,11 +58,8 @@ def config(path: str = "some.jsonl", **settings: Any) -> QuestionFileConfig:
     return QuestionFileConfig(path=path, **{"grader": "number", **settings})
 
 
-@pytest.fixture
-def ctx(tmp_path: Path) -> Iterator[StageContext]:
-    store, log = Store.open(str(tmp_path / "store")), logging.getLogger("test")
-    with StageContext(store, tmp_path / "scratch", Profile(), lambda *_: None, log) as ctx:
-        yield ctx
+def read(data: bytes, settings: QuestionFileConfig) -> tuple[list[FileQuestion], int]:
+    return read_questions(of_content(settings.path, data).parts, settings)
 
 
 def made(requested: PrepareConfig, ctx: StageContext, key: str = "set") -> Ref[Puzzles]:
@@ -78,27 +73,27 @@ def splits_of(ref: Ref[Puzzles], ctx: StageContext) -> dict[str, list[Puzzle]]:
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
 def test_the_formats_hold_the_same_questions(kind: str) -> None:
-    settings = config(f"a/some.{kind}", id="name", split="part", prompt="{question} {{{name}}} \\boxed{}")
-    questions, _ = read_questions(content(kind), settings)
+    settings = config(f"a/some.{kind}", id="name", split_column="part", prompt="{question} {{{name}}} \\boxed{}")
+    questions, _ = read(content(kind), settings)
     assert [item.puzzle.solution["answer"] for item in questions] == [str(2 * i) for i in range(30)]
     assert [item.split for item in questions] == [SPLITS[i % 3] for i in range(30)]
     first = questions[0].puzzle
-    assert (first.puzzle_id, first.environment, first.num_clues) == ("q0", "file:number", 0)
+    assert (first.prompt_id, first.environment, first.num_clues) == ("q0", "file:number", 0)
     assert first.prompt == "How many are 0 and 0? {q0} \\boxed{}"
     assert len(first.digest) == 64
 
 
 def test_numbers_stay_as_they_are_written_and_rows_are_numbered() -> None:
     lines = b'\xef\xbb\xbf{"question": "a", "answer": 1.50}\r\n\n{"question": "b\xe2\x80\xa8c", "answer": "1e3"}\n'
-    (first, second), _ = read_questions(lines, config())
-    assert (first.puzzle.solution, first.puzzle.puzzle_id) == ({"answer": "1.50"}, "1")
-    assert (second.puzzle.prompt, second.puzzle.puzzle_id, second.where) == ("b\u2028c", "3", "line 3")
-    (third,), _ = read_questions(b'question,answer\n\n"a\nb",0.10\n', config("x.csv"))
+    (first, second), _ = read(lines, config())
+    assert (first.puzzle.solution, first.puzzle.prompt_id) == ({"answer": "1.50"}, "1")
+    assert (second.puzzle.prompt, second.puzzle.prompt_id, second.where) == ("b\u2028c", "3", "line 3")
+    (third,), _ = read(b'question,answer\n\n"a\nb",0.10\n', config("x.csv"))
     assert (third.puzzle.solution, third.puzzle.prompt, third.where) == ({"answer": "0.10"}, "a\nb", "row 2")
 
 
 def test_texts_of_the_file_are_no_templates() -> None:
-    (item,), _ = read_questions(json_lines([{"question": "{answer} {{", "answer": 1}]), config(prompt="<{question}>"))
+    (item,), _ = read(json_lines([{"question": "{answer} {{", "answer": 1}]), config(prompt="<{question}>"))
     assert item.puzzle.prompt == "<{answer} {{>"
 
 
@@ -145,20 +140,20 @@ def test_bad_settings(settings: dict[str, Any], message: str) -> None:
         (json_lines([{"question": "\0", "answer": 1}]), {}, "line 1, column 'question'", "the character 0"),
         (b'{"question": "\\ud800", "answer": 1}', {}, "line 1, column 'question'", "surrogate"),
         (json_lines([ROWS[0], ROWS[0]]), {"id": "name"}, "line 2, column 'name'", "the id 'q0' of line 1"),
-        (json_lines([{**ROWS[0], "part": "dev"}]), {"split": "part"}, "line 1, column 'part'", "'dev'"),
+        (json_lines([{**ROWS[0], "part": "dev"}]), {"split_column": "part"}, "line 1, column 'part'", "'dev'"),
         (b"", {"path": "x.csv"}, "x.csv", "not CSV"),
         (b"question,answer\n1,2,3\n", {"path": "x.csv"}, "x.csv", "not CSV"),
         (b"question\na\n", {"path": "x.csv"}, "x.csv", "no column 'answer'"),
         (b"question,answer\na,\n", {"path": "x.csv"}, "x.csv, row 1, column 'answer'", "no value"),
         (b"PAR1", {"path": "x.parquet"}, "x.parquet", "not Parquet"),
-        (content("parquet", [{"question": "a", "answer": [1]}]), {"path": "x.parquet"}, "column 'answer'", "type List"),
-        (content("parquet", [{"question": "a", "answer": True}]), {"path": "x.parquet"}, "column 'answer'", "Boolean"),
+        (content("parquet", [{"question": "a", "answer": [1]}]), {"path": "x.parquet"}, "column 'answer'", "a list"),
+        (content("parquet", [{"question": "a", "answer": True}]), {"path": "x.parquet"}, "column 'answer'", "boolean"),
         (b"{}", {"path": "x.json"}, "x.json", "a name that ends in '.json'"),
     ],
 )
 def test_bad_files(data: bytes, settings: dict[str, Any], where: str, found: str) -> None:
     with pytest.raises(BadInputError) as raised:
-        read_questions(data, config(**settings))
+        read(data, config(**settings))
     assert where in raised.value.where
     assert found in raised.value.found
     assert "\n" not in str(raised.value)
@@ -185,7 +180,7 @@ def test_splits_are_disjoint_and_held_out_questions_stay_when_train_grows(tmp_pa
 def test_a_column_names_the_splits_and_repeated_prompts_stay_held_out(tmp_path: Path, ctx: StageContext) -> None:
     leaked = [{**row, "part": "train"} for row in ROWS if row["part"] == "test"]
     (tmp_path / "q.jsonl").write_bytes(json_lines(leaked + ROWS))
-    requested = PrepareConfig(puzzle=config(str(tmp_path / "q.jsonl"), split="part"), train=10, val=10, test=10)
+    requested = PrepareConfig(puzzle=config(str(tmp_path / "q.jsonl"), split_column="part"), train=10, val=10, test=10)
     ref = made(requested, ctx)
     splits = splits_of(ref, ctx)
     prompts = {name: {row["question"] for row in ROWS if row["part"] == name} for name in SPLITS}
@@ -215,8 +210,9 @@ def test_unusable_rows_are_dropped_only_on_request(tmp_path: Path, ctx: StageCon
     assert (facts["repeated"], facts["unusable"]) == (1, 4)
     with pytest.raises(BadInputError, match=r"29 questions after dropping 5 .* expected at least 30"):
         made(requested.model_copy(update={"train": 20}), ctx, "large")
+    assert len(read(json_lines(), config(unusable="drop", question="none", prompt="{name}"))[0]) == 30
     with pytest.raises(BadInputError, match="2 rows, all empty"):
-        read_questions(json_lines(bad[1:3]), config(unusable="drop"))
+        read(json_lines(bad[1:3]), config(unusable="drop"))
 
 
 def test_content_and_settings_are_the_identity_but_not_the_path(tmp_path: Path, ctx: StageContext) -> None:
@@ -280,7 +276,7 @@ def test_the_recipe_of_the_page_is_complete(tmp_path: Path) -> None:
 
 
 def table() -> pl.DataFrame:
-    return to_table([item.puzzle for item in read_questions(json_lines(ROWS[:4]), config(id="name"))[0]])
+    return to_table([item.puzzle for item in read(json_lines(ROWS[:4]), config(id="name"))[0]])
 
 
 def test_what_is_missing_is_refused_by_name() -> None:
@@ -329,7 +325,7 @@ def test_the_grade_stage(tmp_path: Path, ctx: StageContext, setting: dict[str, A
     texts = ["Answer: 2", "Answer: 3", "2 is 1 + 1", "2.0"]
     rows = [
         {
-            "puzzle_id": "q1", "group": 0, "sample": sample, "prompt_token_ids": [1], "completion_token_ids": [3],
+            "prompt_id": "q1", "group": 0, "sample": sample, "prompt_token_ids": [1], "completion_token_ids": [3],
             "sampler_logprobs": [-0.5], "text": text, "finish_reason": "stop",
             "sampling": json.dumps({"max_tokens": 4}), "weights_digest": "w", "engine": "e", "group_s": 1.0,
         }

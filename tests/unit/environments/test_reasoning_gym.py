@@ -94,7 +94,7 @@ def test_another_release_neither_asks_nor_grades(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(release, "_installed", lambda: "9.9.9")
     with pytest.raises(BadInputError, match=r"reasoning-gym 9\.9\.9 is installed; expected reasoning-gym 0\.1\.25"):
         generate_nth(chosen, 0, 0)
-    with pytest.raises(BadInputError, match=rf"item {made.puzzle_id}.*pip install reasoning-gym==0\.1\.25"):
+    with pytest.raises(BadInputError, match=rf"item {made.prompt_id}.*pip install reasoning-gym==0\.1\.25"):
         graded(answered("1"), made)
 
 
@@ -284,7 +284,7 @@ def test_many_completions_are_graded_at_once() -> None:
 
 @needs_package
 def test_a_recipe_may_ask_only_what_the_tasks_can() -> None:
-    plain = load_recipe("quickstart").model_dump(mode="json")
+    plain = load_recipe("answers_only").model_dump(mode="json")
     puzzles = {**plain["puzzles"], "puzzle": {"environment": "reasoning_gym:chain_sum"}}
     recipe = Recipe.model_validate({**plain, "puzzles": puzzles})
     assert Recipe.model_validate(recipe.model_dump(mode="json")) == recipe

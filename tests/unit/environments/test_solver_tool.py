@@ -24,9 +24,9 @@ from stages.environments.solver_tool import (
     own_words,
     read_call,
     write_call,
-    write_told,
+    write_tool_output,
 )
-from stages.environments.tables import taught_passages, to_table, told_by_id
+from stages.environments.tables import taught_passages, to_table, tool_outputs
 from stages.environments.temporal_clue.environment import TEMPORAL_CLUE
 from stages.environments.temporal_clue.formal import FormalPuzzle, MurderedIn
 from stages.environments.temporal_clue.language.reader import read_formal
@@ -66,10 +66,10 @@ def test_temporal_clue_tells_what_all_worlds_of_some_clues_share(seed: int) -> N
     puzzle = generate(TIERS["reduced"], seed)
     formal = read_formal(puzzle.prompt).puzzle
     kept = random.Random(seed).sample(formal.clues, seed % (len(formal.clues) + 1))
-    told = TEMPORAL_CLUE.told([write_statement(formal.scenario, clue) for clue in kept], puzzle)
+    tool_output = TEMPORAL_CLUE.tool_output([write_statement(formal.scenario, clue) for clue in kept], puzzle)
     expected = sentences_of_all_worlds(FormalPuzzle(formal.scenario, tuple(kept), formal.questions, formal.bonus))
-    assert set(told) == (expected or {NOTHING})
-    assert len(TEMPORAL_CLUE.told(TEMPORAL_CLUE.asked(puzzle), puzzle)) == len(puzzle.solution)
+    assert set(tool_output) == (expected or {NOTHING})
+    assert len(TEMPORAL_CLUE.tool_output(TEMPORAL_CLUE.asked(puzzle), puzzle)) == len(puzzle.solution)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -77,10 +77,10 @@ def test_zebra_tells_what_all_worlds_of_some_clues_share(seed: int) -> None:
     puzzle = ZEBRA.generate(ZebraConfig(houses=(3, 3), attributes=(3, 3)), seed)
     formal = read_prompt(puzzle.prompt)
     kept = random.Random(seed).sample(formal.clues, seed % (len(formal.clues) + 1))
-    told = ZEBRA.told([write_clue(formal.grid, clue) for clue in kept], puzzle)
+    tool_output = ZEBRA.tool_output([write_clue(formal.grid, clue) for clue in kept], puzzle)
     expected = sentences_of_all_houses(ZebraPuzzle(formal.grid, tuple(kept), formal.questions))
-    assert set(told) == (expected or {NOTHING})
-    assert len(ZEBRA.told(ZEBRA.asked(puzzle), puzzle)) == len(puzzle.solution)
+    assert set(tool_output) == (expected or {NOTHING})
+    assert len(ZEBRA.tool_output(ZEBRA.asked(puzzle), puzzle)) == len(puzzle.solution)
 
 
 @pytest.fixture(params=[TEMPORAL_CLUE.name, ZEBRA.name])
@@ -90,24 +90,26 @@ def puzzle(request: pytest.FixtureRequest) -> Puzzle:
 
 
 def test_a_line_that_cannot_be_read_is_named_as_such_and_the_others_count(puzzle: Puzzle) -> None:
-    told = told_by_id(to_table([puzzle]))
+    tool_output = tool_outputs(to_table([puzzle]))
     tool = environment.get(puzzle.environment)
     assert isinstance(tool, AnswersCalls)
     clues = tool.asked(puzzle)
-    answers = told(puzzle.puzzle_id, clues)
-    assert told(puzzle.puzzle_id, [*clues, *clues, "the butler did it", ""]) == [UNREADABLE, *answers]
-    assert told(puzzle.puzzle_id, ["the butler did it"]) == [UNREADABLE, NOTHING]
-    assert told(puzzle.puzzle_id, []) == [NOTHING]
+    answers = tool_output(puzzle.prompt_id, clues)
+    assert tool_output(puzzle.prompt_id, [*clues, *clues, "the butler did it", ""]) == [UNREADABLE, *answers]
+    assert tool_output(puzzle.prompt_id, ["the butler did it"]) == [UNREADABLE, NOTHING]
+    assert tool_output(puzzle.prompt_id, []) == [NOTHING]
 
 
 def test_statements_that_contradict_one_another_have_no_solution() -> None:
     puzzle = generate(TIERS["reduced"], 5)
     named = read_formal(puzzle.prompt).puzzle.scenario
     there = [f"{named.suspects[0]} was in the {room}" for room in named.rooms[:2]]
-    assert TEMPORAL_CLUE.told(there, puzzle) == [IMPOSSIBLE]
+    assert TEMPORAL_CLUE.tool_output(there, puzzle) == [IMPOSSIBLE]
     grid = ZEBRA.generate(ZebraConfig(), 5)
     name = read_prompt(grid.prompt).grid.values[0][0]
-    assert ZEBRA.told([f"{name} lives in the {house} house" for house in ("first", "second")], grid) == [IMPOSSIBLE]
+    assert ZEBRA.tool_output([f"{name} lives in the {house} house" for house in ("first", "second")], grid) == [
+        IMPOSSIBLE
+    ]
 
 
 @pytest.mark.long
@@ -115,9 +117,9 @@ def test_the_limit_is_the_same_on_every_machine() -> None:
     """CP-SAT's deterministic time: a puzzle that needs more than its limit has no result, every time."""
     puzzle = generate(TIERS["full"], 3)
     clues = TEMPORAL_CLUE.asked(puzzle)[:3]
-    assert TEMPORAL_CLUE.told(clues, puzzle) == [NO_RESULT]
+    assert TEMPORAL_CLUE.tool_output(clues, puzzle) == [NO_RESULT]
     solver.shared_answers.cache_clear()
-    assert TEMPORAL_CLUE.told(clues, puzzle) == [NO_RESULT]
+    assert TEMPORAL_CLUE.tool_output(clues, puzzle) == [NO_RESULT]
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="<>", exclude_categories=["Cs", "Cc", "Z"]), min_size=1)))
@@ -142,7 +144,7 @@ def test_what_the_solver_said_is_not_read_and_places_stay(parts: list[str]) -> N
 
 
 def test_what_the_solver_said_can_be_left_out() -> None:
-    said = "so " + write_call(["x"]) + write_told(["y", "z"]) + "A. b"
+    said = "so " + write_call(["x"]) + write_tool_output(["y", "z"]) + "A. b"
     assert own_words(said, filler="") == "so <ask>\nx\n</ask>\n\nA. b"
     assert own_words("a <told> b", filler="") == "a <told> b"
 
@@ -151,23 +153,25 @@ def test_answers_and_statements_of_the_solver_earn_nothing(puzzle: Puzzle) -> No
     """A completion in which the solver says everything has said nothing."""
     tool = environment.get(puzzle.environment)
     assert isinstance(tool, AnswersCalls)
-    told = write_told([*tool.told(tool.asked(puzzle), puzzle), *(f"{k}. {v}" for k, v in puzzle.solution.items())])
-    assert grade(told, puzzle).accuracy == 0.0
+    tool_output = write_tool_output(
+        [*tool.tool_output(tool.asked(puzzle), puzzle), *(f"{k}. {v}" for k, v in puzzle.solution.items())]
+    )
+    assert grade(tool_output, puzzle).accuracy == 0.0
     known = TEMPORAL_CLUE if puzzle.environment == TEMPORAL_CLUE.name else ZEBRA
-    assert known.deductions(told, puzzle) == []
-    assert known.answer_ends(told, puzzle) == {}
+    assert known.deductions(tool_output, puzzle) == []
+    assert known.answer_ends(tool_output, puzzle) == {}
 
 
 def test_transcripts_are_a_call_its_answer_and_the_right_answers(puzzle: Puzzle) -> None:
-    ((call, told, answer),) = taught_passages(to_table([puzzle]), "transcripts")
-    assert (call.by_tool, told.by_tool, answer.by_tool) == (False, True, False)
-    assert grade(call.text + told.text + answer.text, puzzle).exact
+    ((call, tool_output, answer),) = taught_passages(to_table([puzzle]), "transcripts")
+    assert (call.by_tool, tool_output.by_tool, answer.by_tool) == (False, True, False)
+    assert grade(call.text + tool_output.text + answer.text, puzzle).exact
 
 
 def test_an_environment_without_a_solver_is_refused(puzzle: Puzzle) -> None:
     question = Puzzle("q", "file:number", "1 + 1?", {"answer": "2"}, 0, None, "d", {})
     with pytest.raises(BadInputError, match=r"sampling\.tool_calls: the environment 'file.*' cannot answer calls"):
-        told_by_id(to_table([question]))
+        tool_outputs(to_table([question]))
     with pytest.raises(BadInputError, match=r"warm_start\.text = 'transcripts': the environment 'file.*' cannot"):
         taught_passages(to_table([question]), "transcripts")
 

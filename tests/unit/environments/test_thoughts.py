@@ -73,7 +73,7 @@ def test_every_grader_reads_what_follows_the_thought(name: str, tmp_path: Path) 
         f"<think>{thought}": 0.0,  # unfinished
         f"<think>a</think>{answer}<think>wait": 0.0,
     }
-    graded = graded_texts([(text, puzzle.puzzle_id) for text in completions], {puzzle.puzzle_id: puzzle}, "strict")
+    graded = graded_texts([(text, puzzle.prompt_id) for text in completions], {puzzle.prompt_id: puzzle}, "strict")
     assert [item.accuracy for item in graded] == list(completions.values())
     assert {answer.note for answer in graded[-1].answers.values()} == {"missing"}
 

@@ -1,12 +1,10 @@
 """Environments that users write: items, scores, every way to fail, changes, packages, and the first rewards."""
 
 import json
-import logging
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +18,12 @@ from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Grades, Puzzles, Ref, Rollouts
 from artifacts.schemas import GRADES, GRADES_FILE, PUZZLES, ROLLOUTS, TOKEN_ADVANTAGES, TOKEN_ADVANTAGES_FILE, as_table
-from artifacts.store.store import Store
 from flows.cli.app import run_command
 from flows.config.recipes import load_recipe
 from flows.config.suites import load_suite
 from flows.lookup.splits import named_split
 from flows.session.frozen import check_recipe, freeze_recipe
-from stages.context import Profile, StageContext
+from stages.context import StageContext
 from stages.environments import environment
 from stages.environments.puzzle import Graded, Puzzle
 from stages.environments.single_answer import single_item
@@ -51,13 +48,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def ctx(tmp_path: Path) -> Iterator[StageContext]:
-    store, log = Store.open(str(tmp_path / "store")), logging.getLogger("test")
-    with StageContext(store, tmp_path / "scratch", Profile(), lambda *_: None, log) as ctx:
-        yield ctx
-
-
 def function(folder: Path, name: str, **settings: Any) -> FunctionConfig:
     return FunctionConfig(environment=name, **settings).located(folder)
 
@@ -72,7 +62,7 @@ def graded(folder: Path, texts: list[str], **settings: Any) -> list[Graded]:
     config = function(folder, "wild.py:Wild", **settings)
     source = environment.of(config).source(config)
     items = source.items({"train": len(texts), "val": 0, "test": 0}, 7).splits["train"]
-    known = {item.puzzle_id: item for item in items}
+    known = {item.prompt_id: item for item in items}
     return graded_texts(zip(texts, known, strict=True), known, "strict")
 
 
@@ -162,7 +152,7 @@ from pathlib import Path
 from stages.environments.user_code.config import FunctionConfig
 from stages.environments.user_code.environment import user_environment
 name = FunctionConfig(environment="wild.py:Sets").located(Path(sys.argv[1])).environment_name
-print([item["prompt"] for item in user_environment(name).items(40, 0, None)])
+print([item["prompt"] for item in user_environment(name).items(40, 0, None)[0]])
 """
 
 
@@ -347,7 +337,7 @@ def stage_grades(ctx: StageContext, folder: Path, texts: list[str], number: int)
     puzzles = prepare(ctx, config, out=ArtifactAddress(ctx.store, "set", Puzzles))
     rows = [
         {
-            "puzzle_id": "item-000000", "group": 0, "sample": sample, "prompt_token_ids": [1],
+            "prompt_id": "item-000000", "group": 0, "sample": sample, "prompt_token_ids": [1],
             "completion_token_ids": [3], "sampler_logprobs": [-0.5], "text": text, "finish_reason": "stop",
             "sampling": json.dumps({"max_tokens": 4}), "weights_digest": "w", "engine": "e", "group_s": 1.0,
         }

@@ -44,7 +44,9 @@ SAMPLED_FROM = {1: 0, 2: 0, 3: 1, 4: 2, 5: 2, 6: 2, 7: 5}
 
 def session(store: Store, folder: Path, *profile: str, **changes: str) -> Session:
     ctx = StageContext(store, folder, load_profile("cpu", profile), lambda *_: None, LOG)
-    recipe = load_recipe("quickstart", [f"{name}={value}" for name, value in {"iterate_ahead": "1", **changes}.items()])
+    recipe = load_recipe(
+        "answers_only", [f"{name}={value}" for name, value in {"iterate_ahead": "1", **changes}.items()]
+    )
     permit, shown = GpuPermit(None, "run", LOG), ShownRun(LAYOUT, store, NO_TRACKER, LOG)
     return Session(ctx, LiveView(), permit, recipe=recipe, layout=LAYOUT, refresh=Refreshes(), shown=shown)
 

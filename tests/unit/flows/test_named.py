@@ -30,7 +30,7 @@ def test_what_exists_is_taken(setting: str, made: tuple[Store, RunLayout]) -> No
         ("teach.teacher=made", r"teach.teacher: 'made', whose promoted checkpoint may change; .* write runs/made/.*"),
         ("distil.teacher=made@77", r"distil.teacher: file:.*/runs/made/iterations/0077/report: no manifest; .*"),
         ("distil.teacher=answers/deepseek", r"distil.teacher: file:.*/answers/deepseek: no manifest; .*"),
-        ("value.source=made@2", r"value.source: made@2: no value model in file:.*"),
+        ("value.source=made@2", r"value.source: made@2: no critic in file:.*"),
         (PRETRAIN % 77, r"value.pretrain: made@[0-9]+: no rollouts in .*; expected those of iterations 1 to 77; .*"),
         (RATED % "other@1", r"rate.models: big: file:.*/runs/other/iterations/0001/report: no manifest; .*"),
     ],

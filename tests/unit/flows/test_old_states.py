@@ -1,4 +1,4 @@
-"""The training states that a run with `keep_state_every` removes while it goes on."""
+"""The optimizer states that a run with `keep_state_every` removes while it goes on."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from artifacts.errors import BadInputError
 from artifacts.identity import Identity
 from artifacts.layout import MANIFEST_NAME, RunLayout
 from artifacts.reading import Artifact
-from artifacts.refs import Checkpoint, Decision, Kind, Ref, Report, TrainingState
+from artifacts.refs import Checkpoint, Decision, Kind, OptimizerState, Ref, Report
 from artifacts.store.store import Store
 from artifacts.verification import verify
 from flows.upkeep.removal import OldStates
@@ -37,8 +37,8 @@ def run(store: Store, best: dict[int, int], standing: dict[int, int], *, carry_s
     for n, best_then in best.items():
         weights[n] = publish(store, n, "checkpoint", Checkpoint, [n, n])
         if n and carry_state:
-            publish(store, n, "training_state", TrainingState, [n], checkpoint=weights[n])
-            publish(store, n, "critic_state", TrainingState, [n])
+            publish(store, n, "optimizer_state", OptimizerState, [n], checkpoint=weights[n])
+            publish(store, n, "critic_state", OptimizerState, [n])
         decision = PromotionDecision(
             promoted=True, rolled_back=False, reason="", degraded=0,
             standing=measured(standing[n]), best=measured(best_then), first=measured(0),
@@ -54,7 +54,7 @@ def finish(store: Store, keep_every: int, last: int) -> None:
         states.iteration_finished(n)
 
 
-def left(store: Store, part: str = "training_state") -> list[int]:
+def left(store: Store, part: str = "optimizer_state") -> list[int]:
     keys = [key for key in store.list(LAYOUT.root) if f"/{part}/" in key and not key.endswith(MANIFEST_NAME)]
     return [number for key in keys if (number := LAYOUT.iteration_of(key)) is not None]
 
@@ -70,12 +70,12 @@ def test_the_newest_and_those_of_a_rollback_stay(tmp_path: Path, keep_every: int
     for _ in range(2):  # the second time as a command that continues the run
         finish(store, keep_every, 6)
         assert left(store) == expected
-        # No rollback returns to a value model.
+        # No rollback returns to a critic.
         assert left(store, "critic_state") == [n for n in range(1, 7) if n == 6 or (keep_every and n % keep_every == 0)]
     assert left(store, "checkpoint") == list(range(7))
     assert verify(store).damaged == []
     for n in range(1, 7):
-        state = Artifact.at(store, LAYOUT.iteration(n, "training_state"))
+        state = Artifact.at(store, LAYOUT.iteration(n, "optimizer_state"))
         assert (state.manifest.pruned is None) == (n in expected)
 
 
@@ -87,14 +87,14 @@ def test_a_state_goes_when_its_checkpoint_is_no_longer_the_best(tmp_path: Path) 
     assert left(store) == [1, 3, 4, 5], "the states of 4 and 5 are still to come"
     finish(store, 0, 5)
     assert left(store) == [4, 5]
-    with pytest.raises(BadInputError, match=r"pruned on .*\(keep_state_every = 0: the newest.*train again"):
-        Artifact.at(store, LAYOUT.iteration(1, "training_state")).local_folder(tmp_path)
+    with pytest.raises(BadInputError, match=r"pruned on .*\(keep_state_every = 0: all but the newest.*train again"):
+        Artifact.at(store, LAYOUT.iteration(1, "optimizer_state")).local_folder(tmp_path)
 
 
 def test_a_state_stays_until_the_next_one_is_published(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "store"))
     run(store, best={n: n for n in range(4)}, standing={n: n for n in range(4)})
-    key = f"{LAYOUT.iteration(3, 'training_state')}/{MANIFEST_NAME}"
+    key = f"{LAYOUT.iteration(3, 'optimizer_state')}/{MANIFEST_NAME}"
     manifest = store.read_bytes(key)
     store.delete(key)  # the decision is there, and the state is still written
     states = OldStates(store, LAYOUT, 0)
@@ -109,7 +109,7 @@ def test_a_state_stays_until_the_next_one_is_published(tmp_path: Path) -> None:
 def test_an_interrupted_removal_is_finished(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "store"))
     run(store, best={n: n for n in range(3)}, standing={n: n for n in range(3)})
-    files = [key for key in store.list(LAYOUT.iteration(1, "training_state")) if not key.endswith(MANIFEST_NAME)]
+    files = [key for key in store.list(LAYOUT.iteration(1, "optimizer_state")) if not key.endswith(MANIFEST_NAME)]
     content = {key: store.read_bytes(key) for key in files}
     finish(store, 0, 2)
     for key, data in content.items():  # the process was killed between the manifest and the files

@@ -32,7 +32,7 @@ def test_advantages_of_a_won_completion(lambda_: float, advantages: list[float])
 
 
 def test_targets_are_the_return_whatever_lambda_the_advantages_have() -> None:
-    """Decoupled: lambda 0.5 for the policy leaves the value model's targets at 1; lambda 0 takes the next value."""
+    """Decoupled: lambda 0.5 for the policy leaves the critic's targets at 1; lambda 0 takes the next value."""
     np.testing.assert_allclose(value_targets(WON, VALUES, 1.0), [1, 1, 1, 1])
     np.testing.assert_allclose(value_targets(WON, VALUES, 0.0), [0.4, 0.6, 0.8, 1.0])
     np.testing.assert_allclose(gae(last_token_rewards(0.0, 4), VALUES, 1.0), -VALUES)

@@ -171,7 +171,7 @@ def model_with(folder: Path, template: object) -> None:
 def test_a_tokenizer_of_such_a_model_is_refused(tmp_path: Path) -> None:
     model_with(tmp_path, "{{ 1/0 }}")
     with pytest.raises(BadInputError, match="its chat template fails"):
-        ChatTokenizer(tmp_path).prompt_ids("Who?")
+        ChatTokenizer(tmp_path).prompt_token_ids("Who?")
 
 
 def test_checkpoints_with_the_same_files_share_a_tokenizer(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def test_tokens_are_those_of_transformers(tmp_path: Path) -> None:
     installed = GgufPackageModel()
     write_tokenizer(find_packaged_file(installed.package, installed.file), tmp_path)
     chat = ChatTokenizer(tmp_path)
-    assert chat.prompt_ids(TEXT) == IDS
+    assert chat.prompt_token_ids(TEXT) == IDS
     assert TEXT in chat.decode(IDS)
     assert (chat.vocabulary_size, chat.eos_ids) == (49152, (2,))
 

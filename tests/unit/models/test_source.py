@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from stages.models.spellings import write_both_spellings
 from stages.models.tensors import WEIGHTS
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.models.tokenizers.chat_template import ChatTemplate
-from stages.models.tokenizers.system_prompt import with_system_prompt
+from stages.models.tokenizers.own_template import with_system_prompt
 
 PUZZLES = [generate(TIERS["reduced"], seed) for seed in range(60)]
 TEXTS = [puzzle.prompt for puzzle in PUZZLES] + [write_answer(puzzle) for puzzle in PUZZLES]
@@ -63,7 +64,7 @@ def test_transformers_opens_a_scratch_model_with_the_same_tokens(folder: Path) -
     question = [{"role": "user", "content": TEXTS[0]}]
     ids = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_dict=False)
     chat = ChatTokenizer(folder)
-    assert ids == chat.prompt_ids(TEXTS[0])
+    assert ids == chat.prompt_token_ids(TEXTS[0])
     assert model(torch.tensor([ids])).logits.shape == (1, len(ids), chat.vocabulary_size)
     assert model.dtype == torch.bfloat16
     assert (tokenizer.eos_token_id,) == chat.eos_ids
@@ -235,6 +236,35 @@ def test_a_template_that_drops_the_system_prompt_is_refused(folder: Path, tmp_pa
         materialise(FolderModel(path=str(tmp_path / "deaf"), system_prompt="Be brief."), tmp_path / "out")
 
 
+THINKS = (
+    "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    "{% macro note() %}{{ tone }}{% endmacro %}{{ note() }}"
+    "{% if add_generation_prompt %}<|assistant|>{% if enable_thinking is defined and enable_thinking is false %}<think>"
+    "</think>{% endif %}{% endif %}"
+)
+
+
+def test_template_arguments_become_part_of_the_model(folder: Path, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    shutil.copytree(folder, tmp_path / "thinks")
+    (tmp_path / "thinks/chat_template.jinja").write_text(THINKS)
+    source, arguments = str(tmp_path / "thinks"), {"enable_thinking": False, "tone": 'say "hm" {{ 1 }}\n'}
+    materialise(FolderModel(path=source, template_arguments=arguments, system_prompt="Hi. "), tmp_path / "with")
+    text = 'Hi. Why?say "hm" {{ 1 }}\n<|assistant|><think></think>'
+    assert ChatTokenizer(tmp_path / "with").prompt_text("Why?") == text
+    exported = AutoTokenizer.from_pretrained(tmp_path / "with")
+    asked: dict[str, Any] = {"conversation": [{"role": "user", "content": "Why?"}], "add_generation_prompt": True}
+    assert exported.apply_chat_template(**asked, tokenize=False) == text
+    assert exported.apply_chat_template(**asked, tokenize=False, enable_thinking=True) == text.removesuffix(
+        "<think></think>"
+    )
+    with pytest.raises(
+        BadInputError, match=r"enable_thinkin: a chat template without .*, did you mean 'enable_thinking'"
+    ):
+        materialise(FolderModel(path=source, template_arguments={"enable_thinkin": False}), tmp_path / "wrong")
+
+
 def without(name: str) -> Callable[[Path], object]:
     return lambda path: (path / name).unlink()
 
@@ -322,6 +352,29 @@ def test_python_code_in_a_model_folder_is_never_run(folder: Path, tmp_path: Path
     said = call("folder", str(model), tmp_path / "out", tmp_path, standard_input="y\n" * 9)
     assert "tokenizer_config.json: auto_map: Python code of the model's own" in said
     assert not marker.exists()
+
+
+@pytest.mark.parametrize("name", ["merges.txt", "tokenizer.model", "chat_template.jinja", "generation_config.json"])
+def test_a_link_in_a_model_folder_copies_no_other_file(folder: Path, tmp_path: Path, name: str) -> None:
+    """Such a file would be in the store, and in what `export` pushes."""
+    model, secret = tmp_path / "model", tmp_path / "id_rsa"
+    shutil.copytree(folder, model)
+    (model / name).unlink(missing_ok=True)
+    secret.write_text('{"a": "secret"}')
+    (model / name).symlink_to("../id_rsa")
+    with pytest.raises(BadInputError, match=rf"{re.escape(name)}: a link to .*id_rsa; expected a file in the model's"):
+        materialise(FolderModel(path=str(model)), tmp_path / "out")
+    assert not (tmp_path / "out" / name).exists()
+
+
+def test_the_links_of_the_hubs_cache_are_followed(folder: Path, tmp_path: Path) -> None:
+    snapshot, blobs = tmp_path / "models--we--model/snapshots/abc", tmp_path / "models--we--model/blobs"
+    shutil.copytree(folder, blobs)
+    snapshot.mkdir(parents=True)
+    for path in blobs.iterdir():
+        (snapshot / path.name).symlink_to(f"../../blobs/{path.name}")
+    materialise(FolderModel(path=str(snapshot)), tmp_path / "out")
+    assert (tmp_path / "out/tokenizer.json").read_bytes() == (blobs / "tokenizer.json").read_bytes()
 
 
 CALLER = """

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from artifacts.errors import BadInputError
-from stages.models.tensor_file import read_header, to_bfloat16_bits, write_bfloat16
+from stages.models.tensor_file import read_header, to_bfloat16_bits, write_floats
 
 
 def test_rounding_worked_by_hand() -> None:
@@ -32,7 +32,7 @@ def test_a_written_file_reads_back_with_the_safetensors_library(tmp_path: Path) 
 
     path = tmp_path / "model.safetensors"
     tensors = [("b", np.zeros((3,), np.float32)), ("a", np.arange(6, dtype=np.float32).reshape(2, 3))]
-    write_bfloat16(path, {name: tensor.shape for name, tensor in tensors}, tensors)
+    write_floats(path, {name: tensor.shape for name, tensor in tensors}, tensors)
     with safe_open(path, framework="pt") as file:  # pyright: ignore[reportUnknownVariableType]
         assert set(file.keys()) == {"a", "b"}  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
         assert file.get_tensor("a").float().tolist() == [[0, 1, 2], [3, 4, 5]]  # pyright: ignore
@@ -44,7 +44,7 @@ def test_a_written_file_reads_back_with_the_safetensors_library(tmp_path: Path) 
 )
 def test_a_truncated_file_is_named(tmp_path: Path, keep_bytes: int, problem: str) -> None:
     path = tmp_path / "model.safetensors"
-    write_bfloat16(path, {"a": (4, 4)}, [("a", np.ones((4, 4), np.float32))])
+    write_floats(path, {"a": (4, 4)}, [("a", np.ones((4, 4), np.float32))])
     path.write_bytes(path.read_bytes()[:keep_bytes])
     with pytest.raises(BadInputError, match=problem):
         read_header(path)

@@ -82,16 +82,16 @@ def test_a_vocabulary_too_small_is_refused() -> None:
         build_tokenizer(TEXTS, 260)
 
 
-@pytest.mark.parametrize(("board", "digest"), [("quickstart", "1211a1dca5762fc0"), ("small", "c3077f6020cc7e6d")])
+@pytest.mark.parametrize(("board", "digest"), [("answers_only", "1211a1dca5762fc0"), ("small", "c3077f6020cc7e6d")])
 def test_a_tokenizer_of_answers_stays_as_it_is(board: str, digest: str) -> None:
     """Checkpoints in use were trained with it: 40 prompts and their answers, in one JSON text."""
-    config = load_recipe(board).puzzles.puzzle if board == "quickstart" else TIERS[board]
+    config = load_recipe(board).puzzles.puzzle if board == "answers_only" else TIERS[board]
     puzzles = [generate(config, seed) for seed in range(40)]
     texts = [item.prompt for item in puzzles] + [write_answer(item) for item in puzzles]
     assert hashlib.sha256(build_tokenizer(texts, 4096).to_str().encode()).hexdigest()[:16] == digest
 
 
-CAST = to_table([generate(load_recipe("quickstart").puzzles.puzzle, seed) for seed in range(64)])
+CAST = to_table([generate(load_recipe("answers_only").puzzles.puzzle, seed) for seed in range(64)])
 BOARD = PuzzleConfig(suspects=(3, 3), weapons=(2, 2), rooms=(3, 3), connectives=False)
 DRAWN = to_table([generate(BOARD, seed) for seed in range(64)])
 
@@ -139,3 +139,26 @@ def test_words_between_names_are_joined_the_most_frequent_pair_first() -> None:
     texts = [f"{name} was in the {room}." for name in ("Ada", "Bo") for room in ("Hall", "Study") for _ in range(3)]
     phrases = learn_phrases([*texts, "Ada is near the Hall."], ["Ada", "Bo", "Hall", "Study"])
     assert phrases == sorted(["Ada", "Bo", " Hall", " Study", " was in the", ".", " is", " near", " the"])
+
+
+def test_with_whole_lines_every_clue_step_and_answer_is_one_token() -> None:
+    derivations, names = taught_texts(CAST, "bare"), names_of(CAST)
+    tokenizer = build_tokenizer([*CAST["prompt"], *derivations], 4096, names, whole_lines=True)
+    for text in derivations:
+        written = tokenizer.encode(text)
+        assert tokenizer.decode(written.ids) == text
+        assert [token.strip("\n") for token in written.tokens] == [line for line in text.splitlines() if line]
+    for prompt, clues in CAST.select("prompt", "num_clues").iter_rows():
+        written = tokenizer.encode(prompt)
+        assert tokenizer.decode(written.ids) == prompt
+        assert len(written.ids) == clues + 2  # what stands before all clues and after them
+        assert {token[:3] for token in written.tokens[1:-1]} == {"\n- "}  # the first clue is no other token
+
+
+@given(st.lists(st.text(min_size=1, max_size=30), min_size=1, max_size=8))
+def test_whole_lines_of_any_kind_are_kept(texts: list[str]) -> None:
+    clean = [text for text in texts if not any(token in text for token in SPECIAL_TOKENS)]
+    clean = [*clean, *(f"Names:\n\n{text}\n\n{text}" for text in clean)]
+    if clean:
+        tokenizer = build_tokenizer(clean, 4096, whole_lines=True)
+        assert [tokenizer.decode(tokenizer.encode(text).ids) for text in clean] == clean

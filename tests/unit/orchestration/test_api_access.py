@@ -90,9 +90,9 @@ def _answers(status: int, body: str = "true", version_status: int = 200) -> Gene
 @pytest.mark.parametrize(
     ("status", "body", "version_status", "words"),
     [
-        (200, "<!doctype html>", 200, "is no Prefect API (HTTP 200)"),
-        (404, "true", 200, "is no Prefect API (HTTP 404)"),
-        (500, "true", 200, "is no Prefect API (HTTP 500)"),
+        (200, "<!doctype html>", 200, "is not a Prefect API (HTTP 200)"),
+        (404, "true", 200, "is not a Prefect API (HTTP 404)"),
+        (500, "true", 200, "is not a Prefect API (HTTP 500)"),
         (401, "true", 200, "refuses the request (HTTP 401)"),
         (200, "true", 401, "refuses the request (HTTP 401); expected its auth string; set PREFECT_API_AUTH_STRING"),
     ],
@@ -106,7 +106,7 @@ def test_what_answers_otherwise_than_a_prefect_api_is_named_at_once(
 
 
 def test_an_answer_is_read_up_to_the_largest_size() -> None:
-    whole, expected = " " * LARGEST_DOCUMENT + "true", pytest.raises(BadInputError, match="but is no Prefect API")
+    whole, expected = " " * LARGEST_DOCUMENT + "true", pytest.raises(BadInputError, match="but is not a Prefect API")
     with _answers(200, whole) as url, expected:
         wait_for_external_server(url, None)
 

@@ -123,6 +123,7 @@ def test_a_flow_is_recorded_whole_and_the_server_ends_with_its_command(
     assert _gone(int(returned.stdout.splitlines()[-1]))
     with sqlite3.connect(home / "prefect.db") as database:
         assert database.execute("select state_name from task_run").fetchall() == [("Completed",)] * 3
+        assert database.execute("select count(*) from events").fetchone() == (0,), "they were two thirds of the file"
 
 
 @pytest.mark.usefixtures("returned")

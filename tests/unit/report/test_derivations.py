@@ -21,6 +21,10 @@ from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.schemas import RESULTS
 from artifacts.store.store import Store
+from flows.cli.console.derivations import print_before_after
+from flows.cli.console.options import Stored
+from flows.cli.console.output import show_run
+from flows.cli.console.terminal import Terminal
 from flows.config.recipe import Recipe
 from flows.lookup.history import RunRecord, read_run
 from flows.report.before_after import find_before_after
@@ -147,7 +151,7 @@ def test_the_report_shows_one_puzzle_before_and_after(shown_page: str, thinking:
     )
     (name,) = re.findall(r"Puzzle (\S+) of the test split", shown)
     for when in ("before", "after"):
-        row = greedy(*thinking, when).filter(pl.col("puzzle_id") == name).row(0, named=True)
+        row = greedy(*thinking, when).filter(pl.col("prompt_id") == name).row(0, named=True)
         text = re.sub(r"<[^>]*>", "", shown.replace("&lt;b&gt;&amp; co&lt;/b&gt;", "[markup]"))
         assert row["text"].replace("<b>& co</b>", "[markup]") in text
         assert f"{row['proved']} proved, {row['contradicted']} contradicted" in shown
@@ -161,8 +165,8 @@ def test_the_puzzle_was_wrong_before_and_right_after_where_there_is_one(
     gain = {}
     tables = [greedy(*thinking, when) for when in ("before", "after")]
     for first, second in zip(*(table.iter_rows(named=True) for table in tables), strict=True):
-        gain[first["puzzle_id"]] = (not first["exact"] and second["exact"], second["accuracy"] - first["accuracy"])
-    assert gain[pair.puzzle_id] == max(gain.values())
+        gain[first["prompt_id"]] = (not first["exact"] and second["exact"], second["accuracy"] - first["accuracy"])
+    assert gain[pair.prompt_id] == max(gain.values())
 
 
 def test_a_run_that_goes_on_compares_its_newest_or_promoted_iteration(
@@ -241,6 +245,31 @@ def test_curves_of_statements_are_in_every_view(
         view.iteration_finished(n)
     header, *rows = capsys.readouterr().err.splitlines()[-3:]
     assert "contradicted" in header and f" {facts[1]['contradicted']:.1f} " in rows[1]
+
+
+def test_the_terminal_shows_five_lines_before_and_after_with_their_verdicts(
+    thinking: tuple[Store, RunLayout], record: RunRecord, puzzle: Puzzle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair = find_before_after(record, thinking[0])
+    assert pair is not None
+    true, other, *_ = said_by_solver(puzzle)
+    false = other.replace(" was ", " was not ", 1)
+    texts = ("\n".join([*"abcde", true, "", false, "never shown"]), true)
+    derivations = [read_derivation(text, "stop", puzzle, every_premise=False) for text in texts]
+    assert derivations[0] and derivations[1]
+    before, after = (replace(pair.before, derivation=item, answers=[]) for item in (derivations[0], derivations[1]))
+    print_before_after(Terminal(width=200), replace(pair, before=before, after=after))
+    head, title, *lines = capsys.readouterr().out.splitlines()
+    assert "test puzzle" in head and title == "before GRPO: 0 of 0 answers right"
+    assert lines[:5] == ["   | c", "   | d", "   | e", f" \u2713 | {true}", f" \u2717 | {false}"]
+    assert lines[5].startswith("  3 of its 8 lines are not shown. First false step: step 2 is contradicted by clue")
+    assert lines[6:] == [title, f" \u2713 | {true}", "  No step is false."]
+
+
+def test_quiet_leaves_the_puzzle_out(thinking: tuple[Store, RunLayout], capsys: pytest.CaptureFixture[str]) -> None:
+    for quiet in (False, True):
+        show_run("thinking", thinking[0], Stored(), quiet=quiet)
+        assert ("solved greedily by both models" in capsys.readouterr().out) is not quiet
 
 
 def test_prefects_page_marks_verdicts_with_signs_and_words(

@@ -26,7 +26,7 @@ from flows.report.run_view import RunView
 from flows.report.summary import print_summary, summary
 from flows.report.terminal.live import table_header, table_row
 from stages.curriculum.levels import RUN, rate_figures
-from stages.optional.fold import fold
+from stages.optional.update_rates import update_rates
 from tests.support.json_page import check_documented
 from tests.support.made_run import NOT_MADE, make_context, make_run
 
@@ -44,7 +44,7 @@ def levels() -> pl.DataFrame:
     pairs = [(0.0, 0.0), (0.25, 0.0), (0.75, 0.25), (1.0, 1.0)]
     rows = [
         {
-            "puzzle_id": f"p{number}", "name": "start", "iteration": 0, "weights_digest": "w", "samples": 4,
+            "prompt_id": f"p{number}", "name": "start", "iteration": 0, "weights_digest": "w", "samples": 4,
             "accuracy": accuracy, "exact": exact, "tokens": 10.0, "truncated": 0.0,
         }
         for number, (accuracy, exact) in enumerate(pairs)
@@ -58,8 +58,8 @@ def publish_levels(store: Store, layout: RunLayout, facts: dict[str, Any]) -> Re
     return attempt.publish({"puzzles": 4, "models": ["start"], **facts})
 
 
-def publish_value_models(store: Store, layout: RunLayout) -> None:
-    """Publishes a pretrained value model, and those of iterations 1 and 4 with their values."""
+def publish_critics(store: Store, layout: RunLayout) -> None:
+    """Publishes a pretrained critic, and those of iterations 1 and 4 with their values."""
     for n, share in ((1, 0.25), (4, 0.5)):
         values = ArtifactAddress(store, layout.iteration(n, "values"), Values)
         values.attempt(Identity.of("value", 1, {"n": n})).publish({"explained_variance/all": share})
@@ -70,7 +70,7 @@ def publish_value_models(store: Store, layout: RunLayout) -> None:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, RunRecord]:
-    """A run with rated puzzles and a pretrained value model; iterations 1 and 2 measured pass rates of their own."""
+    """A run with rated puzzles and a pretrained critic; iterations 1 and 2 measured pass rates of their own."""
     store = Store.open("memory://prepared")
     layout = make_run(store)
     before = publish_levels(store, layout, {"rates": rate_figures(levels())})
@@ -79,8 +79,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, RunRecord
             rollouts = Artifact.at(store, layout.iteration(n, "rollouts"), Rollouts).ref
             grades = Artifact.at(store, layout.iteration(n, "grades"), Grades).ref
             out = ArtifactAddress(store, layout.iteration(n, "levels"), Levels)
-            before = fold(ctx, rollouts, grades, before, iteration=n, out=out)
-    publish_value_models(store, layout)
+            before = update_rates(ctx, rollouts, grades, before, iteration=n, out=out)
+    publish_critics(store, layout)
     record = read_run(store, layout.run)
     return store, replace(record, recipe={**record.recipe, "value": {"pretrain": PRETRAIN}})
 
@@ -110,27 +110,27 @@ def test_rates_are_those_of_the_models_and_the_newest_of_the_run(prepared: tuple
     assert list(newest_rates(before)) == ["start"]
 
 
-def test_every_view_has_a_line_for_each_rated_model_and_one_for_the_value_model(
+def test_every_view_has_a_line_for_each_rated_model_and_one_for_the_critic(
     prepared: tuple[Store, RunRecord],
 ) -> None:
     store, record = prepared
     told = shown(record, store)
     assert f"Pass rates of start: {START}\n" in told
     assert told.count("Pass rates of ") == 2 and "Pass rates of run: " in told
-    assert f"Value model: {CRITIC}{EXPLAINED}\n" in told
+    assert f"Critic: {CRITIC}{EXPLAINED}\n" in told
     page = report_files(RunView(record, store))[PAGE].decode()
     assert f"<p>Pass rates of start: {START}</p>" in page and "<p>Pass rates of run: " in page
-    assert f"<p>Value model: {CRITIC.replace('<b>', '&lt;b&gt;')}{EXPLAINED}</p>" in page
+    assert f"<p>Critic: {CRITIC.replace('<b>', '&lt;b&gt;')}{EXPLAINED}</p>" in page
     text = summary_page(record, store)
     assert f"Pass rates of `start`: {START}." in text
-    assert f"Value model: {CRITIC.replace('<b>other', '`<b>other`')}{EXPLAINED}." in text
+    assert f"Critic: {CRITIC.replace('<b>other', '`<b>other`')}{EXPLAINED}." in text
 
 
 def test_every_view_counts_the_overlong_prompts_that_were_dropped(prepared: tuple[Store, RunRecord]) -> None:
     store, record = prepared
     out = ArtifactAddress(store, "puzzles/shorter", Puzzles)
     facts = {"train": 252, "val": 64, "dropped": {"train": 3, "val": 0}, "context_tokens": 2048}
-    attempt = out.attempt(Identity.of("shorten", 1, {}))
+    attempt = out.attempt(Identity.of("drop_overlong", 1, {}))
     attempt.write_bytes("train.parquet", b"")
     record = replace(record, shorter=Artifact.open(store, attempt.publish(facts)).manifest)
     line = "3 of 255 train puzzles dropped: prompts of 2048 tokens or more"
@@ -140,7 +140,7 @@ def test_every_view_counts_the_overlong_prompts_that_were_dropped(prepared: tupl
     assert summary(record, store)["dropped"] == {"train": 3, "val": 0}
 
 
-def test_a_pretraining_of_one_iteration_is_told_before_its_value_model_has_judged_anything(
+def test_a_pretraining_of_one_iteration_is_told_before_its_critic_has_judged_anything(
     prepared: tuple[Store, RunRecord],
 ) -> None:
     _, record = prepared
@@ -161,21 +161,23 @@ def test_the_document_has_them_as_the_page_says(prepared: tuple[Store, RunRecord
 
 def test_the_seconds_of_fold_are_in_the_tables_the_plot_and_the_trackers(prepared: tuple[Store, RunRecord]) -> None:
     store, record = prepared
-    seconds = record.iterations[1].manifests["fold"].provenance["seconds"]
+    seconds = record.iterations[1].manifests["update_rates"].provenance["seconds"]
     figures = [iteration_figures(item) for item in record.iterations]
-    assert figures[1].total_s == pytest.approx(sum(figures[1].seconds.values())) and "fold" in figures[1].seconds
+    assert (
+        figures[1].total_s == pytest.approx(sum(figures[1].seconds.values())) and "update_rates" in figures[1].seconds
+    )
     rows = seconds_rows(figures)
-    assert [row["fold"] for row in rows] == [
-        None, round(seconds, 2), round(record.iterations[2].seconds()["fold"], 2), None, None,
+    assert [row["update_rates"] for row in rows] == [
+        None, round(seconds, 2), round(record.iterations[2].seconds()["update_rates"], 2), None, None,
     ]  # fmt: skip
-    assert list(rows[0])[-3:] == ["fold", "all", "tokens/s sampled"]
-    assert iteration_metrics(record.iterations[1])["timing_s/fold"] == seconds
-    assert read_iteration(store, record.layout, 1).facts("fold")["puzzles"] == 6
-    slow = [replace(item, seconds={**item.seconds, "fold": 100.0}) for item in figures]
+    assert list(rows[0])[-3:] == ["update_rates", "all", "tokens/s sampled"]
+    assert iteration_metrics(record.iterations[1])["timing_s/update_rates"] == seconds
+    assert read_iteration(store, record.layout, 1).facts("update_rates")["puzzles"] == 6
+    slow = [replace(item, seconds={**item.seconds, "update_rates": 100.0}) for item in figures]
     assert seconds_plot(slow) != seconds_plot(figures)
 
 
-def test_the_addresses_name_levels_and_value_models(prepared: tuple[Store, RunRecord]) -> None:
+def test_the_addresses_name_levels_and_critics(prepared: tuple[Store, RunRecord]) -> None:
     _, record = prepared
     layout, keys = record.layout, store_keys(record)
     assert keys["levels"] == layout.levels
@@ -210,10 +212,10 @@ def test_a_run_without_these_stages_reads_as_before(made: tuple[Store, RunLayout
     record = read_run(store, layout.run)
     figures = [iteration_figures(item) for item in record.iterations]
     told, page = shown(record, store), report_files(RunView(record, store))[PAGE].decode()
-    assert not any(words in told for words in ("Pass rates", "Value model"))
-    assert not any(words in page for words in ("Pass rates", "Value model", "eligible"))
-    assert not any(words in summary_page(record, store) for words in ("Pass rates", "Value model"))
-    assert "fold" not in seconds_rows(figures)[0] and "eligible" not in iteration_rows(figures)[0]
+    assert not any(words in told for words in ("Pass rates", "Critic"))
+    assert not any(words in page for words in ("Pass rates", "Critic", "eligible"))
+    assert not any(words in summary_page(record, store) for words in ("Pass rates", "Critic"))
+    assert "update_rates" not in seconds_rows(figures)[0] and "eligible" not in iteration_rows(figures)[0]
     assert not any("critic" in name or "levels" in name for name in store_keys(record))
     document = summary(record, store)
     assert document["rates"] == {} and document["pretraining"] is None

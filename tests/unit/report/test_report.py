@@ -108,7 +108,7 @@ def test_gain_is_the_mean_of_differences_puzzle_by_puzzle(made: tuple[Store, Run
     for when in ("before", "after"):
         table = Artifact.at(store, layout.evaluation(when)).read_table("results.parquet", RESULTS)
         sampled = table.filter(pl.col("mode") == "sampled")
-        scores.append(dict(sampled.group_by("puzzle_id").agg(pl.col("accuracy").mean()).iter_rows()))
+        scores.append(dict(sampled.group_by("prompt_id").agg(pl.col("accuracy").mean()).iter_rows()))
     differences = [scores[1][puzzle] - scores[0][puzzle] for puzzle in scores[0]]
     results = before_and_after(store, layout, record.evaluations)
     assert results is not None
@@ -319,7 +319,8 @@ def test_a_run_that_has_only_begun_has_no_empty_part(made: tuple[Store, RunLayou
     assert "<h2>Health and time</h2>" not in page
     for empty in ("<th>reward</th>", "<th>lr</th>", '<div class="plots"></div>', '<div class="cards"></div>'):
         assert empty not in page
-    assert iteration_rows(view.figures)[0].keys() == {"iteration", "sampled", "greedy", "promoted", "seconds"}
+    shown = {"iteration", "sampled", "greedy", "all right", "all right, greedy", "promoted", "seconds"}
+    assert iteration_rows(view.figures)[0].keys() == shown
     assert "tokens/s sampled" not in seconds_rows(view.figures)[0]
 
 

@@ -111,8 +111,8 @@ def test_puzzles_are_grouped_by_each_size_that_varies(made: tuple[Store, RunLayo
     assert list(groups) == ["clues"], "the board is the same in all puzzles of this run"
     assert sum(group.puzzles for group in groups["clues"]) == 12
     smallest = groups["clues"][0]
-    few = promoted.puzzles.filter(pl.col("num_clues") <= smallest.high)["puzzle_id"].to_list()
-    answers = promoted.results.filter(pl.col("puzzle_id").is_in(few))
+    few = promoted.puzzles.filter(pl.col("num_clues") <= smallest.high)["prompt_id"].to_list()
+    answers = promoted.results.filter(pl.col("prompt_id").is_in(few))
     assert smallest.accuracy.mean == pytest.approx(answers["accuracy"].to_numpy().mean())
     assert all(a.high < b.low for a, b in zip(groups["clues"], groups["clues"][1:], strict=False))
 
@@ -133,11 +133,11 @@ def test_refuted_statements_are_refuted_by_the_clues_that_are_named(derived: tup
     store, layout = derived
     before = read_answers(read_run(store, layout.run), store)[0]
     shown = refuted_statements(before.results, before.puzzles, 3)
-    assert len(shown) == 3 and len({item.puzzle_id for item in shown}) == 3
+    assert len(shown) == 3 and len({item.prompt_id for item in shown}) == 3
     known = puzzles_by_id(before.puzzles)
     solver = environment.get("temporal_clue")
     for item in shown:
-        puzzle = known[item.puzzle_id]
+        puzzle = known[item.prompt_id]
         verdicts = [found.verdict for found in solver.deductions(item.text, puzzle) or []]
         assert verdicts == ["contradicted"]
         assert item.numbers == solver.premises(item.text, puzzle)
@@ -150,7 +150,7 @@ def test_refuted_statements_are_refuted_by_the_clues_that_are_named(derived: tup
 def test_the_statements_of_a_benchmarked_model_are_those_of_its_answers(derived: tuple[Store, RunLayout]) -> None:
     store, layout = derived
     before = read_answers(read_run(store, layout.run), store)[0]
-    columns = before.results.select("puzzle_id", "sample", "text", "completion_tokens")
+    columns = before.results.select("prompt_id", "sample", "text", "completion_tokens")
     told = {"outcome": "answered", "prompt_tokens": 5, "usage": "{}", "latency_s": 1.0}
     answers = columns.with_columns(pl.lit(value).alias(name) for name, value in told.items())
     model = measured(
@@ -262,5 +262,5 @@ def test_the_alarm_is_said_while_it_lasts() -> None:
 def test_no_puzzle_of_a_report_is_missing_in_its_set(made: tuple[Store, RunLayout]) -> None:
     store, layout = made
     for answered in read_answers(read_run(store, layout.run), store):
-        assert set(answered.results["puzzle_id"]) == set(answered.puzzles["puzzle_id"])
+        assert set(answered.results["prompt_id"]) == set(answered.puzzles["prompt_id"])
         assert list(answered.puzzles.columns) == [name for name, column in PUZZLES.columns.items() if column.required]

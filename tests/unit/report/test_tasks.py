@@ -53,10 +53,10 @@ def scores(record: tuple[RunRecord, Store], number: int, task: str) -> dict[str,
     """Mean sampled accuracy of each puzzle of a task, computed anew from the tables."""
     found, store = record
     puzzles = Artifact.at(store, "puzzles/set-two").read_table("test.parquet", PUZZLES)
-    own = puzzles.filter(pl.col("environment") == task)["puzzle_id"].to_list()
+    own = puzzles.filter(pl.col("environment") == task)["prompt_id"].to_list()
     results = Artifact.at(store, found.layout.suite("two", number)).read_table("results.parquet", RESULTS)
-    rows = results.filter((pl.col("mode") == "sampled") & pl.col("puzzle_id").is_in(own))
-    return dict(rows.group_by("puzzle_id").agg(pl.col("accuracy").mean()).iter_rows())
+    rows = results.filter((pl.col("mode") == "sampled") & pl.col("prompt_id").is_in(own))
+    return dict(rows.group_by("prompt_id").agg(pl.col("accuracy").mean()).iter_rows())
 
 
 def table(record: tuple[RunRecord, Store]) -> TaskTable:

@@ -20,7 +20,7 @@ from flows.report.timeline import Timeline, iteration_timeline, run_timeline, st
 from flows.report.trackers import NO_TRACKER
 
 Spans = Mapping[Activity, Sequence[tuple[float, float]]]
-STATE = "training_state"
+STATE = "optimizer_state"
 ITERATION: dict[str, tuple[float, float, Spans]] = {
     "sample": (0, 10, {"loading": [(0, 1)], "engine": [(1, 9.5)]}),
     "grade": (11, 12, {"store": [(0, 0.5)]}),

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from artifacts.errors import BadInputError
 from artifacts.layout import RunLayout
 from artifacts.store.store import Store
 from flows.lookup.history import read_run
+from flows.opening import opened_run
 from flows.report.metric_names import before_after_metrics, iteration_metrics
 from flows.report.trackers import open_tracker
 from stages.context import Profile
@@ -26,17 +28,19 @@ TRACK = """
     from artifacts.store.store import Store
     from flows.cli.app import _explain
     from flows.lookup.history import read_run
+    from flows.opening import opened_run
     from flows.report.metric_names import iteration_metrics, before_after_metrics
     from flows.report.trackers import open_tracker
     from stages.context import Profile
 
     store = Store.open(sys.argv[1])
     record = read_run(store, "made")
-    profile = Profile(tracker="wandb", tracker_folder=sys.argv[2])
+    profile, refreshes = Profile(tracker="wandb", tracker_folder=sys.argv[2]), int(sys.argv[3])
     try:
-        with open_tracker(profile, store, "made", record.recipe) as tracker:
+        with open_tracker(profile, store, "made", record.recipe, refreshes) as tracker:
             for item in record.iterations:
-                tracker.log(item.number, iteration_metrics(item))
+                figures = iteration_metrics(item)
+                tracker.log(item.number, figures | {"reward": figures.get("reward", 0.0) + refreshes})
             tracker.conclude(before_after_metrics(record.evaluations))
     except Exception as error:
         sys.exit(_explain(error)[1])
@@ -44,10 +48,13 @@ TRACK = """
 """
 
 
-def _track(made: tuple[Store, RunLayout], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+def _track(
+    made: tuple[Store, RunLayout], folder: Path, refreshes: int = 0, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Logs the run to W&B; each request to refresh stages raises all rewards by 1."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(TRACK), made[0].url, str(folder)],
+        [sys.executable, "-c", textwrap.dedent(TRACK), made[0].url, str(folder), str(refreshes)],
         capture_output=True, text=True, timeout=200, env={**kept, "HOME": str(folder), **variables}, check=False,
     )  # fmt: skip
 
@@ -91,44 +98,70 @@ def test_metrics_have_the_names_that_other_trainers_use(made: tuple[Store, RunLa
     ).keys()
 
 
-def test_tensorboard_reads_each_iteration_once_though_it_was_told_twice(
+def test_tensorboard_reads_each_iteration_once_with_its_values_after_a_refresh(
     made: tuple[Store, RunLayout], tmp_path: Path
 ) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     record = read_run(made[0], "made")
     profile = Profile(tracker="tensorboard", tracker_folder=str(tmp_path))
-    for told in (record.iterations[:3], record.iterations):
+    for told, refreshed in ((record.iterations[:3], 0.0), (record.iterations, 1.0)):
         with open_tracker(profile, made[0], "made", record.recipe) as tracker:
             for item in told:
-                tracker.log(item.number, iteration_metrics(item))
+                figures = iteration_metrics(item)
+                tracker.log(item.number, figures | {"reward": figures["reward"] + refreshed} if item.number else {})
             tracker.conclude(before_after_metrics(record.evaluations))
     events = EventAccumulator(str(tmp_path / "made"))
     events.Reload()
     read = [(event.step, event.value) for event in events.Scalars("reward")]
-    expected = [(item.number, iteration_metrics(item)["reward"]) for item in record.iterations[1:]]
+    expected = [(item.number, iteration_metrics(item)["reward"] + 1) for item in record.iterations[1:]]
     assert [step for step, _ in read] == [1, 2, 3, 4]
     assert [value for _, value in read] == pytest.approx([value for _, value in expected], rel=1e-6)
     assert [event.step for event in events.Scalars("test/after/sampled/accuracy")] == [0]
     assert "A run for tests" in str(events.Tensors("recipe")[0].tensor_proto.string_val)
 
 
-def test_wandb_offline_holds_every_iteration(made: tuple[Store, RunLayout], tmp_path: Path) -> None:
-    done = _track(made, tmp_path, WANDB_MODE="offline")
-    assert done.returncode == 0, done.stderr
-    (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    records = list(_wandb_records(file))
-    (run,) = (record.run for record in records if record.WhichOneof("record_type") == "run")
-    assert (run.run_id, run.display_name, run.project) == ("made", "made", "deerstalker")
-    rewards = {
-        record.history.step.num: float(item.value_json)
-        for record in records
-        if record.WhichOneof("record_type") == "history"
-        for item in record.history.item
-        if "reward" in (item.key, *item.nested_key)
+def test_wandb_offline_holds_every_iteration_and_the_values_after_a_refresh(
+    made: tuple[Store, RunLayout], tmp_path: Path
+) -> None:
+    for refreshes in (0, 1):
+        done = _track(made, tmp_path, refreshes, WANDB_MODE="offline")
+        assert done.returncode == 0, done.stderr
+    logged: dict[tuple[str, str, str, str], dict[int, float]] = {}
+    for file in tmp_path.glob("wandb/offline-run-*/*.wandb"):
+        records = list(_wandb_records(file))
+        (run,) = (record.run for record in records if record.WhichOneof("record_type") == "run")
+        logged[run.run_id, run.display_name, run.run_group, run.project] = {
+            record.history.step.num: float(item.value_json)
+            for record in records
+            if record.WhichOneof("record_type") == "history"
+            for item in record.history.item
+            if "reward" in (item.key, *item.nested_key)
+        }
+    iterations = read_run(made[0], "made").iterations
+    rewards = {item.number: iteration_metrics(item).get("reward", 0.0) for item in iterations}
+    assert logged == {
+        ("made", "made", "made", "deerstalker"): pytest.approx(rewards),
+        ("made_refresh_1", "made, refresh 1", "made", "deerstalker"): pytest.approx(
+            {number: reward + 1 for number, reward in rewards.items()}
+        ),
     }
-    iterations = read_run(made[0], "made").iterations[1:]
-    assert rewards == {item.number: pytest.approx(iteration_metrics(item)["reward"]) for item in iterations}
+
+
+@pytest.mark.long
+def test_a_run_of_which_a_stage_is_refreshed_begins_another_wandb_run(
+    made: tuple[Store, RunLayout], tmp_path: Path, request_of_mine: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`request_of_mine` lets a run be opened outside of a flow."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    shutil.copytree(Path(made[0].url.removeprefix("file://")), tmp_path / "store")
+    store, layout = Store.open(str(tmp_path / "store")), made[1]
+    recipe, profile = read_run(store, "made").typed_recipe(), Profile(tracker="wandb", tracker_folder=str(tmp_path))
+    for refresh in ([], ["grade@2"]):
+        with opened_run(store, layout, recipe, profile, refresh):
+            pass
+    runs = sorted(path.name.split("-")[-1] for path in tmp_path.glob("wandb/offline-run-*"))
+    assert runs == ["made", "made_refresh_1"]
 
 
 def test_wandb_without_a_key_says_what_to_do_before_anything_runs(

@@ -189,6 +189,11 @@ def test_a_profile_cannot_make_the_engine_run_code_of_models(argument: str) -> N
         EngineHardware(extra_arguments=("--seed", "7", argument))
 
 
+def test_experts_of_the_engine_are_not_asked_for() -> None:
+    with pytest.raises(ValidationError, match="the trainer chooses experts itself and replays none"):
+        EngineHardware(extra_arguments=("--enable-return-routed-experts",))
+
+
 def test_tensor_digests_tell_tensors_apart_and_ignore_the_file_layout(tmp_path: Path) -> None:
     one, two = np.arange(6, dtype=np.float32), np.ones((2, 3), dtype=np.float16)
     for name in ("whole", "split"):

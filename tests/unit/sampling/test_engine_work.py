@@ -1,12 +1,11 @@
 """The FLOPs and bytes by which `tests.benchmarks.versus_trl` judges engines, by hand."""
 
-from stages.models.shape import DecoderShape
+from stages.models.shape import DecoderShape, Rope
 from tests.support.engine_work import Sampled, Work, decode_work, prefill_work
 
 SHAPE = DecoderShape(
     family="llama", vocab_size=5, embed_dim=2, layers=1, heads=1, kv_heads=1, head_dim=2, hidden_dim=3, norm_eps=1e-6,
-    rope_theta=1e4, rope_scaling=None, max_positions=8, tied=True, qkv_bias=False, output_bias=False, mlp_bias=False,
-    qk_norm=False,
+    rope=Rope(1e4, 2), max_positions=8, tied=True,
 )  # fmt: skip
 # A layer has q, k, v, o of 2 x 2 and three of 2 x 3: 34 weights; the head 2 x 5; a token has 4 numbers in the cache.
 

@@ -28,7 +28,7 @@ from stages.models.source import materialise
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.optional.distil import distil
 from stages.optional.sft import SftConfig, learning_rate_of, sft, text_groups
-from stages.texts.selection import DistilConfig, Room, TeacherText, select
+from stages.texts.selection import DistilConfig, TeacherText, TextLimits, select
 
 SMALL = ScratchModel(hidden=32, layers=1, heads=1, kv_heads=1, head_dim=32, intermediate=32)
 TRAIN, HELD_OUT = 6, 2
@@ -88,7 +88,7 @@ def rollouts_of(
             tokens = tokenizer.answer_ids(text) if reason == "stop" else tokenizer.text_ids(text)
             rows.append(
                 {
-                    "puzzle_id": puzzle.puzzle_id, "group": group, "sample": sample, "prompt_token_ids": [1],
+                    "prompt_id": puzzle.prompt_id, "group": group, "sample": sample, "prompt_token_ids": [1],
                     "completion_token_ids": tokens, "sampler_logprobs": [-0.5] * len(tokens), "text": text,
                     "finish_reason": reason, "sampling": "{}", "weights_digest": weights.digest, "engine": "e",
                     "group_s": 1.0,
@@ -190,7 +190,7 @@ def test_only_texts_that_the_student_can_learn_are_kept(ctx: StageContext, puzzl
     tokenizer, puzzle = ChatTokenizer(ctx.local_folder(model)), puzzles[0]
     short = write_answer(puzzle)
     longer = f"{tokenizer.decode(tokenizer.text_ids(short)[:1])}\n{short}"
-    size = len(tokenizer.prompt_ids(puzzle.prompt)) + len(tokenizer.answer_ids(short))
+    size = len(tokenizer.prompt_token_ids(puzzle.prompt)) + len(tokenizer.answer_ids(short))
     rollouts = rollouts_of(ctx, [(puzzle, [(longer, "stop"), (short, "stop")])], model)
     config = DistilConfig(keep="all", per_puzzle=1)
     texts = selected(ctx, config, rollouts, own, model, row_tokens=size)
@@ -203,7 +203,7 @@ def test_only_texts_that_the_student_can_learn_are_kept(ctx: StageContext, puzzl
 
     refused = selected(ctx, config.model_copy(update={"untrainable": "refuse"}), rollouts, own, model, key="refused")
     assert kept_texts(ctx, refused)["text"].to_list() == [longer]
-    with pytest.raises(BadInputError, match=r"1 of 1 prompts .* start a run of another name, with .* \"drop\""):
+    with pytest.raises(BadInputError, match=r"1 of 1 prompts .* start a run with another name, with .* \"drop\""):
         out = ArtifactAddress(ctx.store, "checkpoint", Checkpoint)
         sft(ctx, SftConfig(row_tokens=size), model, refused, out=out)
 
@@ -214,8 +214,8 @@ def test_texts_of_another_tokenizer_are_measured_in_the_students_tokens(
     tokenizer = ChatTokenizer(ctx.local_folder(a_model(ctx, puzzles)))
     text, end = write_answer(puzzles[0]), tokenizer.eos_ids[0]
     many = TeacherText(puzzles[0], 0, text, token_ids=[*[0] * 10_000, end])
-    assert Room(tokenizer, 10_000, keeps_tokens=True).lacking_for(many) == "too_long"
-    assert Room(tokenizer, 10_000, keeps_tokens=False).lacking_for(many) is None
+    assert TextLimits(tokenizer, 10_000, keeps_tokens=True).lacking_for(many) == "too_long"
+    assert TextLimits(tokenizer, 10_000, keeps_tokens=False).lacking_for(many) is None
 
 
 def test_a_text_that_the_student_cannot_write_is_rejected(ctx: StageContext, puzzles: list[Puzzle]) -> None:
@@ -223,13 +223,13 @@ def test_a_text_that_the_student_cannot_write_is_rejected(ctx: StageContext, puz
     model = a_model(ctx, puzzles)
     folder = ctx.local_folder(model)
     end = json.loads((folder / "tokenizer_config.json").read_text())["eos_token"]
-    room = Room(ChatTokenizer(folder), 10_000, keeps_tokens=False)
+    limits = TextLimits(ChatTokenizer(folder), 10_000, keeps_tokens=False)
     text = write_answer(puzzles[0])
     candidates = [
         TeacherText(puzzles[0], number, words, accuracy=1.0, exact=True)
         for number, words in enumerate((text, f"{end}{text}"))
     ]
-    kept, rejected = select(candidates, DistilConfig(), room=room)
+    kept, rejected = select(candidates, DistilConfig(), limits=limits)
     assert (kept, rejected) == (candidates[:1], {"unwritable": 1})
 
 
@@ -239,7 +239,7 @@ def test_a_corruption_that_makes_a_text_too_long_is_counted(ctx: StageContext, p
     answers = [write_answer(puzzle) for puzzle in puzzles[:TRAIN]]
     texts = [*answers[:2], *(f"{answer}\n{answer}" for answer in answers[2:])]  # the first two have no steps
     sizes = [
-        len(tokenizer.prompt_ids(puzzle.prompt)) + len(tokenizer.answer_ids(text))
+        len(tokenizer.prompt_token_ids(puzzle.prompt)) + len(tokenizer.answer_ids(text))
         for puzzle, text in zip(puzzles, texts, strict=False)
     ]
     given = [(puzzle, [(text, "stop")]) for puzzle, text in zip(puzzles, texts, strict=False)]
@@ -259,7 +259,7 @@ def test_nothing_left_is_said_in_one_line(ctx: StageContext, puzzles: list[Puzzl
         selected(ctx, DistilConfig(), rollouts_of(ctx, given, model), own, model, key=key)
     said = (
         "distil runs/r/sft/0001/texts: none of {} texts is left: {}; expected at "
-        "least one text; the recipe of a run that has begun is fixed: start a run of another name, with another "
+        "least one text; the recipe of a run that has begun is fixed: start a run with another name, with another "
         "teacher or more samples{}"
     )
     assert str(error.value) == said.format(3, "1 truncated, 1 empty, 1 wrong", "")
@@ -278,13 +278,13 @@ def test_stored_answers_of_a_benchmark_teach_only_what_is_not_held_out(
 ) -> None:
     """The benchmark asked another set, under other ids: the digest without an order tells what is held out."""
     own, model = a_set(ctx, puzzles), a_model(ctx, puzzles)
-    asked = [replace(puzzle, puzzle_id=f"suite-{i}") for i, puzzle in enumerate(puzzles)]
+    asked = [replace(puzzle, prompt_id=f"suite-{i}") for i, puzzle in enumerate(puzzles)]
     suite = publish(ctx, Puzzles, "puzzles/suite")
     suite.write_table("test.parquet", to_table(asked), PUZZLES)
     benchmarked = suite.publish()
     rows = [
         {
-            "answer": str(i), "puzzle_id": puzzle.puzzle_id, "group": i, "sample": 0, "text": write_answer(puzzle),
+            "answer": str(i), "prompt_id": puzzle.prompt_id, "group": i, "sample": 0, "text": write_answer(puzzle),
             "reasoning": "So it was." if i == 0 else None, "outcome": "length" if i == 1 else "answered",
             "finish_reason": "stop", "detail": None, "prompt_tokens": 1, "completion_tokens": None, "usage": "{}",
             "response_id": "", "model": "m", "fingerprint": None, "provider": None, "latency_s": 1.0, "attempts": 1,
@@ -311,9 +311,9 @@ def test_the_solver_teaches_and_a_corruption_is_a_control(ctx: StageContext, puz
         tables.append(kept_texts(ctx, texts))
     clean, cut = tables
     assert len(clean) == 4
-    assert clean["puzzle_id"].to_list() == cut["puzzle_id"].to_list()
-    by_id = {puzzle.puzzle_id: puzzle for puzzle in puzzles}
-    assert cut["text"].to_list() == [write_answer(by_id[name]).strip() for name in cut["puzzle_id"]]
+    assert clean["prompt_id"].to_list() == cut["prompt_id"].to_list()
+    by_id = {puzzle.prompt_id: puzzle for puzzle in puzzles}
+    assert cut["text"].to_list() == [write_answer(by_id[name]).strip() for name in cut["prompt_id"]]
     assert all(text.startswith("s1 ") for text in clean["text"])
     with pytest.raises(BadInputError, match=r"distil\.texts\.puzzles: 7, more than the 6 train puzzles"):
         config = DistilConfig(puzzles=7)
@@ -336,7 +336,9 @@ def test_tokens_of_the_same_tokenizer_are_kept_as_they_were_sampled(ctx: StageCo
     assert list(text_groups(other, tokenizer, keep_tokens=False)[0].branches[0].tokens) == again
     unended = table.with_columns(pl.Series("token_ids", [spelled], pl.List(pl.Int32)))
     assert list(text_groups(unended, tokenizer, keep_tokens=True)[0].branches[0].tokens) == again
-    assert list(text_groups(table, tokenizer, keep_tokens=True)[0].prompt) == tokenizer.prompt_ids(puzzles[0].prompt)
+    assert list(text_groups(table, tokenizer, keep_tokens=True)[0].prompt) == tokenizer.prompt_token_ids(
+        puzzles[0].prompt
+    )
 
 
 @pytest.mark.parametrize(
@@ -362,6 +364,6 @@ def test_corruptions_do_not_depend_on_the_other_texts(ctx: StageContext, puzzles
         given = [(puzzle, [(write_answer(puzzle), "stop")]) for puzzle in order[:number]]
         rollouts = rollouts_of(ctx, given, model, key=f"rollouts-{number}")
         table = kept_texts(ctx, selected(ctx, config, rollouts, own, model, key=f"texts-{number}"))
-        made.append(dict(zip(table["puzzle_id"], table["text"], strict=True)))
+        made.append(dict(zip(table["prompt_id"], table["text"], strict=True)))
     assert made[0].items() <= made[1].items()
-    assert json.dumps(made[0]) != json.dumps({p.puzzle_id: write_answer(p) for p in order[:3]})
+    assert json.dumps(made[0]) != json.dumps({p.prompt_id: write_answer(p) for p in order[:3]})

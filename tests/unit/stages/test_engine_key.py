@@ -118,7 +118,7 @@ def test_a_key_that_is_changed_while_groups_are_sampled_is_named(
     speaker.meanwhile = {2: lambda: setattr(speaker, "key", "the next one")}
     tokenizer, groups = ChatTokenizer(model), list[GroupSamples]()
     speaker.texts = dict.fromkeys(speaker.texts, [WRONG] * 3)
-    questions = [Prompt(puzzle.digest, tokenizer.prompt_ids(puzzle.prompt)) for puzzle in puzzles]
+    questions = [Prompt(puzzle.digest, tokenizer.prompt_token_ids(puzzle.prompt)) for puzzle in puzzles]
     with served(speaker) as url, Engine(hardware(url), tmp_path) as engine:
         engine.ensure(model, "w")
         with pytest.raises(BadInputError, match=f"it refuses the key of the environment variable {VARIABLE}") as raised:

@@ -1,8 +1,6 @@
 """Which model was fetched: a folder is its content, and the identities of our recipes' models stay as they are."""
 
-import logging
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,19 +12,18 @@ from artifacts.identity import Identity
 from artifacts.layout import Shared, shared_key
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.schemas import PUZZLES as PUZZLES_SCHEMA
-from artifacts.store.store import Store
 from flows.config.recipes import load_recipe
 from flows.inputs.models import fetched_from_a_lost_folder, fetched_source
 from flows.orchestration.gpu_permit import gpu_permit
 from flows.report.terminal.live import current_view
 from flows.session.calls import Stages
-from stages.context import Profile, StageContext
+from stages.context import StageContext
 from stages.environments.generate import TIERS, generate
 from stages.environments.logic_puzzles.answers import write_answer
 from stages.environments.tables import to_table
 from stages.fetch import fetch, identity_of
 from stages.models.from_scratch import ScratchModel
-from stages.models.source import EarlyShape, FolderModel, GgufPackageModel, materialise
+from stages.models.source import EarlyShape, FolderModel, GgufPackageModel, HubModel, materialise
 from stages.models.tensor_file import weight_bytes
 from stages.models.tensors import WEIGHTS
 from stages.models.tokenizers.phrase_tokenizer import build_tokenizer
@@ -37,13 +34,6 @@ from tests.support.taught import taught_texts
 
 PUZZLES: Ref[Puzzles] = Ref("Puzzles", "puzzles/set", "0" * 64)
 SMALL = ScratchModel(hidden=32, layers=1, heads=1, kv_heads=1, head_dim=32, intermediate=32)
-
-
-@pytest.fixture
-def ctx(tmp_path: Path) -> Iterator[StageContext]:
-    store, log = Store.open(str(tmp_path / "store")), logging.getLogger("test")
-    with StageContext(store, tmp_path / "scratch", Profile(), lambda *_: None, log) as ctx:
-        yield ctx
 
 
 @pytest.fixture
@@ -151,6 +141,14 @@ def test_a_system_prompt_makes_another_model_of_the_same_folder(folder: Path, ct
     folder.rename(folder.with_name("away"))
     assert fetched_from_a_lost_folder(plain, ctx.store) == first
     assert fetched_from_a_lost_folder(told, ctx.store) == second
+    assert fetched_from_a_lost_folder(told.model_copy(update={"template_arguments": {"a": 1}}), ctx.store) is None
+
+
+def test_template_arguments_make_another_model(folder: Path) -> None:
+    for plain in (FolderModel(path=str(folder)), HubModel(id="we/model")):
+        thinking, quick = (plain.model_copy(update={"template_arguments": {"think": value}}) for value in (True, False))
+        assert len({identity_of(model, PUZZLES).digest for model in (plain, thinking, quick)}) == 3
+        assert "template_arguments" not in identity_of(plain, PUZZLES).config
 
 
 def test_a_file_that_cannot_be_read_is_named(folder: Path) -> None:
@@ -163,7 +161,7 @@ def test_a_file_that_cannot_be_read_is_named(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("recipe", "digest"),
     [
-        ("quickstart", "a14da297ae471666db53ba0206c79bab5c7c9a559d4de574555a0a4917061b92"),
+        ("answers_only", "a14da297ae471666db53ba0206c79bab5c7c9a559d4de574555a0a4917061b92"),
         ("smollm2", "253365c00a5dde86b7e771885485992fb58a95db6c05cd36d5203600d27f735c"),
         ("grpo", "9c6ad63b97cb5ef2a7ede23850298723b431bff7af00f1699dea1cf962edd01e"),
     ],
@@ -173,7 +171,7 @@ def test_the_models_of_our_recipes_keep_their_identities(recipe: str, digest: st
     assert identity_of(load_recipe(recipe).model, PUZZLES).digest == digest
 
 
-@pytest.mark.parametrize("recipe", ["deduce", "quickstart", "smollm2"])
+@pytest.mark.parametrize("recipe", ["deduce", "answers_only", "smollm2"])
 def test_only_a_tokenizer_made_from_derivations_changes_the_identity(recipe: str) -> None:
     model = load_recipe(recipe).model
     answers = identity_of(model, PUZZLES)
@@ -184,11 +182,28 @@ def test_only_a_tokenizer_made_from_derivations_changes_the_identity(recipe: str
     assert len({answers.digest, *derivations.values()}) == 4
     plain = model.model_copy(update={"tokenizer": "answers"})
     assert {identity_of(plain, PUZZLES, style).digest for style in (None, "plain", "terse")} == {answers.digest}
+    lines = model.model_copy(update={"tokenizer": "lines"})
+    assert identity_of(lines, PUZZLES, "terse").digest not in {answers.digest, *derivations.values()}
+
+
+def test_every_clue_of_the_set_is_a_token_with_whole_lines(ctx: StageContext) -> None:
+    """Clues of all train puzzles, not only of those whose derivations make the tokenizer."""
+    config = load_recipe("quickstart").puzzles.model_copy(update={"train": 600, "val": 1, "test": 1})
+    table = to_table([generate(config.puzzle, seed) for seed in range(600)])
+    attempt = ArtifactAddress(ctx.store, "puzzles/set", Puzzles).attempt(Identity.of("prepare", 1, config))
+    attempt.write_table("train.parquet", table, PUZZLES_SCHEMA)
+    made, model = attempt.publish(), SMALL.model_copy(update={"tokenizer": "lines"})
+    key = shared_key(Shared.MODELS, "scratch", identity_of(model, made, "bare"))
+    folder = ctx.local_folder(fetch(ctx, model, made, "bare", out=ArtifactAddress(ctx.store, key, Checkpoint)))
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    for prompt, clues in table.select("prompt", "num_clues").iter_rows():
+        assert len(tokenizer.encode(prompt).ids) == clues + 2
+    assert {len(tokenizer.encode(text).ids) for text in taught_texts(table.head(512), "bare")} <= set(range(10, 18))
 
 
 def test_the_tokenizer_is_made_from_what_is_taught(ctx: StageContext) -> None:
     """A model that is taught answers keeps its tokenizer; one that is taught derivations writes them shorter."""
-    config = load_recipe("quickstart").puzzles.model_copy(update={"train": 80, "val": 1, "test": 1})
+    config = load_recipe("answers_only").puzzles.model_copy(update={"train": 80, "val": 1, "test": 1})
     puzzles = [generate(config.puzzle, seed) for seed in range(80)]
     table = to_table(puzzles)
     attempt = ArtifactAddress(ctx.store, "puzzles/set", Puzzles).attempt(Identity.of("prepare", 1, config))

@@ -19,14 +19,15 @@ from artifacts.errors import BadInputError
 from artifacts.identity import Identity, sha256_json
 from artifacts.manifest import StoredFile, content_digest
 from artifacts.reading import Artifact
-from artifacts.refs import Batch, Checkpoint, Ref, TrainingState
+from artifacts.refs import Batch, Checkpoint, OptimizerState, Ref
 from artifacts.store.store import Store
 from artifacts.tensors import BATCH_FILE, PackedBatch
 from flows.config.recipes import load_recipe
 from stages.context import Profile, StageContext
 from stages.finetune import FinetuneConfig, finetune
 from stages.grpo.packing import PackConfig, pack_groups
-from stages.models.tensors import WEIGHTS
+from stages.models.stored import base_ref, holds_adapter
+from stages.models.tensors import WEIGHTS, check_weights
 from stages.training.epochs import epoch_steps
 from stages.training.job import JobSettings
 from stages.training.launch import Weights
@@ -73,9 +74,9 @@ def test_the_rates_of_open_rs(name: str) -> None:
     assert rates == pytest.approx([5e-7, 1e-6, 9.728617e-7, 5.5e-7, 1e-7], rel=1e-6)
 
 
-def test_the_rates_of_quickstart_are_those_that_its_figures_were_measured_with() -> None:
+def test_the_rates_of_answers_only_are_those_that_its_figures_were_measured_with() -> None:
     """Linear from the first iteration on, the warm-up of two over it: 1e-3 (49 - i) / 48, and half of that at first."""
-    config = load_recipe("quickstart").finetune
+    config = load_recipe("answers_only").finetune
     expected = [1e-3 * (49 - iteration) / 48 * (0.5 if iteration == 1 else 1.0) for iteration in range(1, 49)]
     assert [learning_rate_at(config, iteration) for iteration in range(1, 49)] == pytest.approx(expected, rel=1e-12)
 
@@ -144,7 +145,7 @@ class Run:
         **settings: Any,
     ) -> Weights:
         config = FinetuneConfig.model_validate({"learning_rate": 0.01, **settings})
-        state_out = ArtifactAddress(self.store, f"{run}/{n}/training_state", TrainingState)
+        state_out = ArtifactAddress(self.store, f"{run}/{n}/optimizer_state", OptimizerState)
         out, reference_out = (
             ArtifactAddress(self.store, f"{run}/{n}/{part}", Checkpoint) for part in ("checkpoint", "reference")
         )
@@ -188,12 +189,36 @@ def test_the_base_stays_the_reference_and_is_part_of_the_identity(run: Run) -> N
         run.step("lost", 1, Weights(run.model), **settings)
 
 
+def test_a_lora_run_publishes_adapters_over_one_base(run: Run, tmp_path: Path) -> None:
+    """Trained, continued by another trainer, carried over, merged on request: the base is stored once."""
+    lora = {"trainable": {"parameters": "lora", "rank": 2}, "reference": "periodic", "reference_iterations": 1}
+    first = run.step("lora", 1, Weights(run.model, reference=run.model), **lora)
+    second = run.step("lora", 2, first, **lora)
+    carried = run.step("lora", 3, second, run.empty, **lora)
+    assert second.state is not None and carried.reference == carried.checkpoint
+    for weights in (first, second, carried):
+        manifest = Artifact.open(run.store, weights.checkpoint).manifest
+        assert manifest.inputs["base"] == run.model.as_json() and base_ref(run.store, weights.checkpoint) == run.model
+        assert not any(name.startswith("model") for name in manifest.files), "no weights but the adapter"
+        assert check_weights(run.ctx.local_folder(weights.checkpoint))
+    lost = Artifact.open(run.store, second.checkpoint).manifest.facts["totals"]["movement_lost"]
+    assert lost == pytest.approx(0.0, abs=0.02)
+    with StageContext(run.store, tmp_path, run.ctx.profile, run.ctx.progress, run.ctx.log) as cold:
+        alone = run.step("lora-cold", 2, first, ctx=cold, **lora)
+        assert alone.checkpoint.digest == second.checkpoint.digest, "a state and a base lead to the same weights"
+        begun = Weights(second.checkpoint)
+        merged = run.step("lora-merged", 3, begun, ctx=cold, trainable={"parameters": "lora", "merge": True})
+    assert not holds_adapter(Artifact.open(run.store, merged.checkpoint).manifest)
+    full = run.tensors(merged.checkpoint)
+    assert full.keys() == run.tensors(run.model).keys()
+
+
 def test_weights_are_published_before_their_state(run: Run) -> None:
     start = Weights(run.model)
     first = run.unsaved_step("early", 1, start)
     assert first.state is None and first.saving is not None
     assert Artifact.open(run.store, first.checkpoint).read_bytes("config.json")
-    with pytest.raises(BadInputError, match=r"early/1/training_state.*not published yet.*continue the run"):
+    with pytest.raises(BadInputError, match=r"early/1/optimizer_state.*not published yet.*continue the run"):
         state_beside(first.checkpoint, run.store)
     saved = first.saved(run.ctx)
     assert saved.state is not None and saved.state == state_beside(first.checkpoint, run.store)
@@ -223,7 +248,7 @@ def test_a_finetune_without_its_state_is_repeated_once(run: Run, caplog: pytest.
     assert other.checkpoint.digest == manifest.digest, "the published weights stay"
     assert other.state is not None and other.state.digest == again.state.digest
     assert Artifact.open(run.store, other.state).manifest.facts == {"repeated": True, "same_weights": False}
-    assert "came to other weights" in caplog.records[-1].getMessage()
+    assert "gave other weights" in caplog.records[-1].getMessage()
 
 
 def test_damaged_weights_reach_no_trainer(run: Run, tmp_path: Path) -> None:
@@ -359,11 +384,15 @@ def test_a_state_of_the_other_precision_is_cast_though_the_trainer_holds_it(run:
     [
         ({"carry_state": False, "learning_rate": 1e-6}, "lost 100% .* lost for good.* or finetune.carry_state = true$"),
         ({"learning_rate": 1e-6}, "lost 100% .* once later iterations have added enough .* set a higher rate$"),
-        ({"learning_rate": 1e-6, "trainable": {"parameters": "lora"}}, r"\(LoRA needs about ten times the rate .*\)$"),
+        (
+            {"learning_rate": 1e-6, "trainable": {"parameters": "lora", "merge": True}},
+            r"\(LoRA needs about ten times the rate .*\)$",
+        ),
         ({"optimizer": {"master_dtype": "bf16"}, "learning_rate": 6e-6}, "rounded to bf16 after each optimizer step"),
         ({"carry_state": False, "learning_rate": 1e-6, "warmup_iterations": 1000}, None),
         ({"learning_rate": 0.01}, None),
-        ({"learning_rate": 0.1, "trainable": {"parameters": "lora"}}, None),
+        ({"learning_rate": 0.1, "trainable": {"parameters": "lora", "merge": True}}, None),
+        ({"learning_rate": 1e-6, "trainable": {"parameters": "lora"}}, None),
     ],
 )
 def test_a_rate_whose_steps_mostly_round_away_is_warned_of_once(

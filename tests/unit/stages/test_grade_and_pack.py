@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from pydantic import ValidationError
 
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError, IntegrityError
@@ -19,16 +20,20 @@ from artifacts.refs import Batch, Checkpoint, Grades, Puzzles, Ref, Rollouts
 from artifacts.schemas import BY_TOOL, GRADES, GRADES_FILE, PUZZLES, ROLLOUTS, STEPS, STEPS_FILE, as_table
 from artifacts.store.store import Store
 from artifacts.tensors import BATCH_FILE, PackedBatch
+from flows.checks.judge import check_judge
+from flows.config.recipes import load_recipe
 from stages.context import Profile, StageContext
 from stages.environments.puzzle import Puzzle
-from stages.environments.solver_tool import write_told
+from stages.environments.solver_tool import write_tool_output
 from stages.environments.tables import to_table
 from stages.grade import GradeConfig, grade
+from stages.grading.judge import JudgeConfig, verdicts
 from stages.grpo.packing import PackConfig
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.models.tokenizers.phrase_tokenizer import CHAT_TEMPLATE, END_OF_TURN, build_tokenizer
 from stages.pack import pack
 from stages.processes.user_file import UserFunction
+from tests.support.judge_server import MODEL, Judge, judge_server
 from tests.support.puzzle_cases import FIVE_LETTERS
 
 LINES = [f"{letter}. {answer}" for letter, answer in FIVE_LETTERS.solution.items()]
@@ -51,7 +56,7 @@ class Stages:
         self.puzzles: Ref[Puzzles] = attempt.publish()
         rows = [
             {
-                "puzzle_id": FIVE_LETTERS.puzzle_id, "group": group, "sample": sample, "prompt_token_ids": [1, 2],
+                "prompt_id": FIVE_LETTERS.prompt_id, "group": group, "sample": sample, "prompt_token_ids": [1, 2],
                 "completion_token_ids": [3] * (sample + 1), "sampler_logprobs": [-0.5] * (sample + 1),
                 "text": "\n".join(LINES[:right]), "finish_reason": cut if sample == 3 else "stop",
                 "sampling": json.dumps({"max_tokens": 4}), "weights_digest": "w", "engine": "e", "group_s": 1.0,
@@ -198,7 +203,7 @@ def speaking(stages: Stages, texts: Sequence[str], finish_reason: str = "stop") 
         ids = [*tokenizer.encode(text).ids, tokenizer.token_to_id(END_OF_TURN)]
         rows.append(
             {
-                "puzzle_id": FIVE_LETTERS.puzzle_id, "group": 0, "sample": sample, "prompt_token_ids": [1, 2],
+                "prompt_id": FIVE_LETTERS.prompt_id, "group": 0, "sample": sample, "prompt_token_ids": [1, 2],
                 "completion_token_ids": ids, "sampler_logprobs": [-0.5] * len(ids), "text": text,
                 "finish_reason": finish_reason, "sampling": json.dumps({"max_tokens": 999}), "weights_digest": "w",
                 "engine": "e", "group_s": 1.0,
@@ -247,7 +252,7 @@ def test_each_token_has_the_advantage_of_the_steps_from_it_on(tmp_path: Path) ->
 def test_what_a_tool_wrote_is_no_step_and_has_no_advantage(tmp_path: Path) -> None:
     """The solver says what is false between two steps; the model's tokens are rewarded as if it had said nothing."""
     stages = Stages(tmp_path)
-    told = write_told([FALSE, "B. Lounge"])
+    told = write_tool_output([FALSE, "B. Lounge"])
     speaking(stages, [SOUND.replace(".\n", f".{told}", 1), UNSOUND])
     rows = Artifact.open(stages.store, stages.rollouts).read_tables(ROLLOUTS)
     tokenizer = ChatTokenizer(stages.ctx.local_folder(Artifact.at(stages.store, "model").ref))
@@ -342,7 +347,7 @@ def test_surprise_ends_with_the_last_answer(tmp_path: Path) -> None:
         quiet = len(counted) if sample == 0 else 0
         rows.append(
             {
-                "puzzle_id": FIVE_LETTERS.puzzle_id, "group": 0, "sample": sample, "prompt_token_ids": [1, 2],
+                "prompt_id": FIVE_LETTERS.prompt_id, "group": 0, "sample": sample, "prompt_token_ids": [1, 2],
                 "completion_token_ids": [*ids, tokenizer.token_to_id(END_OF_TURN)],
                 "sampler_logprobs": [-2.0] * quiet + [-9.0] * (len(ids) - quiet + 1),
                 "text": tokenizer.decode(ids), "finish_reason": "stop", "sampling": json.dumps({"max_tokens": 99}),
@@ -408,3 +413,100 @@ def test_what_is_no_reward_is_refused_in_one_line(stages: Stages, tmp_path: Path
     (tmp_path / "mine.py").write_text(REWARD + "\n")
     with pytest.raises(BadInputError, match="changed since the run began"):
         stages.run({"reward": settings}, {})
+
+
+QUESTION = "Count the answers.\n{completion}\nRight would be:\n{answer}\nEnd with a number from 0 to 5, such as {1}."
+
+
+def counted(question: str) -> str:
+    """A judge's reply: the number of answers, out of five."""
+    lines = [line for line in question.partition("Right would be")[0].splitlines() if line[1:3] == ". "]
+    return f"I counted 99 and again.\nScore: {len(lines)} / 5"
+
+
+def judged(judge: Judge, **settings: Any) -> dict[str, Any]:
+    asked = {"base_url": judge.url, "model": MODEL, "prompt": QUESTION, "best": 5.0, "weight": 2.0, "retries": 0}
+    return {"accuracy_weight": 0.0, "truncated": "graded", "judge": {**asked, **settings}}
+
+
+def test_a_judge_scores_completions_and_is_asked_each_question_once(
+    stages: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is stored holds neither the key nor where it comes from; other advantages ask nothing again."""
+    monkeypatch.setenv("JUDGES_KEY", "sesame-4711")
+    with judge_server(counted, key="sesame-4711") as judge:
+        settings = judged(judge, api_key_env="JUDGES_KEY")
+        grades, facts, _, _ = stages.run({"reward": settings, "advantage": PLAIN}, {})
+        assert grades["reward"].to_list() == [2.0, 0.0, 0.0, 0.0, 0.8, 0.8]
+        assert (facts["judge/bought"], facts["judge/unread"], facts["reward/judge/mean"]) == (3, 0, 3.6 / 6)
+        assert len(judge.asked) == 3, "three completions are different"
+        assert all("Right would be:\nA. " in question and "such as {1}." in question for question in judge.asked)
+        again = GradeConfig.model_validate({"reward": {**settings, "judge": {**settings["judge"], "concurrency": 2}}})
+        out = ArtifactAddress(stages.store, "graded-again", Grades)
+        once_more = grade(stages.ctx, again, stages.rollouts, stages.puzzles, out=out)
+        assert Artifact.open(stages.store, once_more).manifest.facts["judge/bought"] == 0
+        assert len(judge.asked) == 3
+    held = Artifact.at(stages.store, "grades").manifest.identity.config["reward"]["judge"]
+    assert held == {"base_url": judge.url, "model": MODEL, "prompt": QUESTION, "worst": 0.0, "best": 5.0, "weight": 2.0}
+    assert not [file for file in tmp_path.rglob("*") if file.is_file() and b"sesame" in file.read_bytes()]
+
+
+def test_a_reply_without_a_score_earns_nothing_and_none_with_one_is_an_error(stages: Stages) -> None:
+    """A score above the best is none."""
+    with judge_server(lambda question: "many" if "A. " in question.partition("Right")[0] else "2 of 5: 2") as judge:
+        grades, facts, _, _ = stages.run({"reward": judged(judge), "advantage": PLAIN}, {})
+        assert (grades["reward"].to_list(), facts["judge/unread"]) == ([0.0, 0.8, 0.8, 0.8, 0.0, 0.0], 3)
+        with pytest.raises(BadInputError, match=r"grade\.reward\.judge: no score in any of 3 replies, such as 'many'"):
+            verdicts(
+                JudgeConfig.model_validate(judged(judge, best=1.0, prompt="{completion}")["judge"]),
+                [(f"A. {number}", FIVE_LETTERS) for number in range(3)],
+                stages.rollouts,
+                stages.store,
+                lambda *_: None,
+            )
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"prompt": "Is it good?"}, "write {completion} in it"),
+        ({"worst": 5.0}, "worst and best are the same score"),
+        ({"max_cost": 1.0}, r"max_cost needs price and parameters\.max_tokens"),
+        ({"api_key": "sk-4711"}, r"the setting 'api_key', which may hold a key \(its value is not shown\)"),
+        ({"api_key_env": "sk-4711"}, r"api_key_env is not the name of a variable"),
+    ],
+)
+def test_settings_of_a_judge_that_cannot_work_are_refused(settings: dict[str, Any], found: str) -> None:
+    with pytest.raises((ValidationError, BadInputError), match=found) as raised:
+        GradeConfig.model_validate({"reward": judged(Judge("http://127.0.0.1:1/v1"), **settings)})
+    assert "4711" not in str(raised.value)
+
+
+@pytest.mark.timeout(20)
+def test_a_judges_reply_of_blanks_is_read_in_linear_time() -> None:
+    judge = JudgeConfig.model_validate(judged(Judge("http://127.0.0.1:1/v1"))["judge"])
+    assert judge.score("4" + " " * 1_000_000 + "of five") == 1.6
+    assert judge.score("4 \n / 5") == judge.score("4/5") == 1.6, "what follows a slash is no score"
+
+
+def test_a_judge_is_looked_for_before_a_run_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(judge: Judge, **settings: Any) -> None:
+        recipe = load_recipe("answers_only")
+        check_judge(
+            recipe.model_copy(update={"grade": GradeConfig.model_validate({"reward": judged(judge, **settings)})})
+        )
+
+    monkeypatch.delenv("JUDGES_KEY", raising=False)
+    with judge_server(counted, key="sesame-4711") as judge:
+        for settings, found in (
+            ({}, r"HTTP 401: it requires a key: no such key.*set api_key_env"),
+            ({"api_key_env": "JUDGES_KEY"}, "the environment variable JUDGES_KEY is not set"),
+        ):
+            with pytest.raises(BadInputError, match=found):
+                check(judge, **settings)
+    with judge_server(counted) as judge:
+        check(judge)
+        with pytest.raises(BadInputError, match=r"has no model 'judge-2', did you mean 'judge-1'"):
+            check(judge, model="judge-2")
+    with pytest.raises(BadInputError, match=r"grade\.reward\.judge: http://127\.0\.0\.1:\d+/v1 cannot be reached"):
+        check(judge)

@@ -44,7 +44,7 @@ def graded(recipe: str, folder: Path) -> tuple[list[float], list[bool], dict[str
     puzzles.write_table("train.parquet", to_table([problem]), PUZZLES)
     rows = [
         {
-            "puzzle_id": "1", "group": 0, "sample": sample, "prompt_token_ids": [1], "completion_token_ids": [3],
+            "prompt_id": "1", "group": 0, "sample": sample, "prompt_token_ids": [1], "completion_token_ids": [3],
             "sampler_logprobs": [-0.5], "text": text, "finish_reason": "stop",
             "sampling": json.dumps({"max_tokens": 4}), "weights_digest": "w", "engine": "e", "group_s": 1.0,
         }

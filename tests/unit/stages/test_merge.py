@@ -1,7 +1,5 @@
 """The stage that merges checkpoints: what it publishes, finds again and refuses."""
 
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,13 +10,12 @@ from artifacts.errors import BadInputError
 from artifacts.lineage import lineage
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref
-from artifacts.store.store import Store
 from flows.inputs.models import fetched_source, hidden_size_of
 from flows.lookup.checkpoints import find_checkpoint
 from flows.orchestration.gpu_permit import gpu_permit
 from flows.report.terminal.live import current_view
 from flows.session.calls import Stages
-from stages.context import Profile, StageContext
+from stages.context import StageContext
 from stages.merge import merge
 from stages.models.merging.config import MergeConfig, MergedModel
 from stages.models.merging.methods import arcee_fusion
@@ -26,13 +23,6 @@ from stages.models.source import StoredModel
 from tests.support.specialists import SHAPE, publish_specialist, write_specialist
 
 FUSION = MergeConfig()
-
-
-@pytest.fixture
-def ctx(tmp_path: Path) -> Iterator[StageContext]:
-    store, log = Store.open(str(tmp_path / "store")), logging.getLogger("test")
-    with StageContext(store, tmp_path / "scratch", Profile(), lambda *_: None, log) as ctx:
-        yield ctx
 
 
 def published(ctx: StageContext, tmp_path: Path, seed: int) -> Ref[Checkpoint]:

@@ -35,7 +35,7 @@ def asked_of(
     """Groups of all puzzles; `meanwhile` is called with each of them."""
     groups: list[GroupSamples] = []
     tokenizer = ChatTokenizer(model)
-    questions = [Prompt(puzzle.digest, tokenizer.prompt_ids(puzzle.prompt)) for puzzle in puzzles]
+    questions = [Prompt(puzzle.digest, tokenizer.prompt_token_ids(puzzle.prompt)) for puzzle in puzzles]
     with ExitStack() as stack:
         urls = tuple(stack.enter_context(served(speaker)) for speaker in speakers)
         hardware = EngineHardware(external_urls=urls, restarts=restarts, max_num_seqs=1)

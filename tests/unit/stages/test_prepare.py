@@ -97,6 +97,10 @@ def test_a_difficulty_with_too_few_puzzles_says_so(ctx: StageContext, monkeypatc
     tiny = PuzzleConfig(weapons=(1, 1), questions="placements", **plain)
     with pytest.raises(BadInputError, match=r"distinct puzzles in 408 draws; expected 150"):
         made(PrepareConfig(puzzle=tiny, train=150, val=0, test=0), ctx, "few")
+    monkeypatch.undo()
+    monkeypatch.setattr("stages.prepare._DRAWS_THAT_TELL", 600)
+    with pytest.raises(BadInputError, match=r"distinct puzzles in 1536 draws; expected 90000"):  # not 1,800,000
+        made(PrepareConfig(puzzle=tiny, train=90_000, val=0, test=0), ctx, "far-too-few")
 
 
 def test_another_family_goes_through_the_same_stage(ctx: StageContext, tmp_path: Path) -> None:

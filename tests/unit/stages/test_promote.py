@@ -174,7 +174,7 @@ def test_a_refusal_says_why_with_intervals_over_the_best_and_over_what_stands(tm
     last, before = verdicts[-1], verdicts[-2]
     if before["standing"]["iteration"] != before["best"]["iteration"]:
         assert last["gain"] != last["gain_over_standing"]
-        assert "which stands" in last["reason"]
+        assert "promoted before" in last["reason"]
     expected = _paired_mean(store, last["candidate"]["report"]["key"], before["standing"]["report"]["key"])
     assert last["gain_over_standing"]["mean"] == pytest.approx(expected)
 
@@ -216,7 +216,7 @@ def test_a_curve_begins_anew_where_the_puzzles_change(tmp_path: Path) -> None:
     store, verdicts, _ = _decided(tmp_path, PromoteConfig(rollback=rule), (4, 3))
     table = Artifact.at(store, verdicts[1]["candidate"]["report"]["key"]).read_table("results.parquet", RESULTS)
     attempt = ArtifactAddress(store, "fewer", Report).attempt(Identity.of("evaluate", 1, {}))
-    attempt.write_table("results.parquet", table.filter(pl.col("puzzle_id") != table["puzzle_id"][0]), RESULTS)
+    attempt.write_table("results.parquet", table.filter(pl.col("prompt_id") != table["prompt_id"][0]), RESULTS)
     candidate = MeasuredCheckpoint.model_validate(verdicts[1]["candidate"])
     fewer = candidate.model_copy(update={"report": attempt.publish({})})
     verdict = _judged(PromoteConfig(rollback=rule), fewer, verdicts[1], store)
@@ -352,7 +352,7 @@ def _differences(store: Store, key: str, other: str) -> list[float]:
             Artifact.at(store, one)
             .read_table("results.parquet", RESULTS)
             .filter(pl.col("mode") == "sampled")
-            .group_by("puzzle_id", maintain_order=True)
+            .group_by("prompt_id", maintain_order=True)
             .agg(pl.col("accuracy").mean())
             .iter_rows()
         )

@@ -11,8 +11,8 @@ from stages.curriculum.order import Condition, Pools, Selection
 from stages.environments.logic_puzzles.answers import write_answer
 from stages.environments.puzzle import Puzzle
 from stages.grade import GradeConfig, grade
-from stages.optional.fold import fold
 from stages.optional.rate import PassRateConfig, RatedModel, rate
+from stages.optional.update_rates import update_rates
 from stages.sample import SampleConfig
 from stages.sampling.config import SamplingConfig
 from tests.support.speaker import WRONG, Opener, Place
@@ -38,7 +38,7 @@ def rated(place: Place, split: str = "train") -> Ref[Levels]:
 
 def exact_by_puzzle(place: Place, levels: Ref[Levels]) -> dict[tuple[str, str], float]:
     table = Artifact.open(place.ctx.store, levels).read_table(LEVELS_FILE, LEVELS)
-    return {(name, puzzle): exact for name, puzzle, exact in table.select("name", "puzzle_id", "exact").iter_rows()}
+    return {(name, puzzle): exact for name, puzzle, exact in table.select("name", "prompt_id", "exact").iter_rows()}
 
 
 def test_the_rate_of_a_puzzle_is_the_share_of_right_answers_also_if_the_stage_is_cut_short(
@@ -50,7 +50,7 @@ def test_the_rate_of_a_puzzle_is_the_share_of_right_answers_also_if_the_stage_is
         rated(place)
     place.speaker.fails_after = 10**9
     levels = rated(place)
-    expected = {("start", puzzle.puzzle_id): number % 4 / 3 for number, puzzle in enumerate(puzzles)}
+    expected = {("start", puzzle.prompt_id): number % 4 / 3 for number, puzzle in enumerate(puzzles)}
     assert exact_by_puzzle(place, levels) == pytest.approx(expected)
     facts = Artifact.open(place.ctx.store, levels).manifest.facts["rates"]["start"]
     rates = list(expected.values())
@@ -74,7 +74,7 @@ def test_an_iteration_adds_its_rates_and_asks_for_nothing(opened: Opener, puzzle
     asked, store = len(place.speaker.asked), place.ctx.store
     grades = grade(place.ctx, GradeConfig(), rollouts, place.puzzles, out=ArtifactAddress(store, "grades", Grades))
     out = ArtifactAddress(store, "1/levels", Levels)
-    folded = fold(place.ctx, rollouts, grades, levels, iteration=1, out=out)
+    folded = update_rates(place.ctx, rollouts, grades, levels, iteration=1, out=out)
     assert len(place.speaker.asked) == asked
     before, after = exact_by_puzzle(place, levels), exact_by_puzzle(place, folded)
     own = {puzzle: exact for (name, puzzle), exact in after.items() if name == "run"}
@@ -90,7 +90,7 @@ def test_an_iteration_adds_its_rates_and_asks_for_nothing(opened: Opener, puzzle
     with pytest.raises(BadInputError, match=f"it takes {unrated} of {len(puzzles)} train puzzles") as raised:
         place.sampled(more, folded, key="more")
     assert (
-        'start a run of another name, with model = {source = "checkpoint", name = "models/scratch"}, without '
+        'start a run with another name, with model = {source = "checkpoint", name = "models/scratch"}, without '
         "warm_start and distil, and with wider bounds or a lower puzzles_per_iteration"
     ) in str(raised.value)
 

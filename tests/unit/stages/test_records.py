@@ -83,8 +83,8 @@ def test_a_gain_is_measured_on_the_puzzles_that_both_evaluations_hold(tmp_path: 
     results, others = (
         Artifact.at(store, layout.iteration(n, "report")).read_table("results.parquet", RESULTS) for n in (2, 0)
     )
-    puzzles = results["puzzle_id"].unique(maintain_order=True).to_list()
-    some = others.filter(pl.col("puzzle_id").is_in(puzzles[2:]))
+    puzzles = results["prompt_id"].unique(maintain_order=True).to_list()
+    some = others.filter(pl.col("prompt_id").is_in(puzzles[2:]))
     differences = [_mean(results, puzzle) - _mean(others, puzzle) for puzzle in puzzles[2:]]
     gain, expected = estimate_gain(results, some, mode="sampled"), estimate_difference(differences)
     assert gain is not None
@@ -93,5 +93,5 @@ def test_a_gain_is_measured_on_the_puzzles_that_both_evaluations_hold(tmp_path: 
 
 
 def _mean(results: pl.DataFrame, puzzle: str) -> float:
-    rows = results.filter((pl.col("puzzle_id") == puzzle) & (pl.col("mode") == "sampled"))
+    rows = results.filter((pl.col("prompt_id") == puzzle) & (pl.col("mode") == "sampled"))
     return rows["accuracy"].cast(pl.Float64).mean()  # pyright: ignore[reportReturnType]

@@ -35,8 +35,8 @@ def test_rounds_go_on_until_enough_groups_are_mixed(
     place = opened("run", script(puzzles, mixed))
     rollouts = Artifact.open(place.ctx.store, place.sampled())
     table = rollouts.read_tables(ROLLOUTS)
-    order = [puzzle.puzzle_id for puzzle in taken_order(puzzles)]
-    assert dict(table.select("group", "puzzle_id").unique().iter_rows()) == dict(enumerate(order[:groups]))
+    order = [puzzle.prompt_id for puzzle in taken_order(puzzles)]
+    assert dict(table.select("group", "prompt_id").unique().iter_rows()) == dict(enumerate(order[:groups]))
     assert len(table) == 3 * groups, "uniform groups stay in the record"
     assert kept_groups(rollouts) == kept
     assert rollouts.manifest.facts["rounds"] == rounds
@@ -58,14 +58,14 @@ def test_without_resampling_every_group_with_different_rewards_is_trained_on(
     opened: Opener, puzzles: list[Puzzle]
 ) -> None:
     plain = CONFIG.model_copy(update={"resample": None})
-    order = [puzzle.puzzle_id for puzzle in puzzles]
+    order = [puzzle.prompt_id for puzzle in puzzles]
     answers = {puzzle.prompt: [write_answer(puzzle), WRONG, WRONG] for puzzle in puzzles}
     place = opened("run", answers)
     rollouts = place.sampled(plain)
     assert Artifact.open(place.ctx.store, rollouts).names(".json") == []
     grades, facts = place.trained(rollouts)
-    expected = stride(to_table(puzzles), 4, 1, 0)["puzzle_id"].to_list()
-    assert set(grades["puzzle_id"]) == set(expected) <= set(order)
+    expected = stride(to_table(puzzles), 4, 1, 0)["prompt_id"].to_list()
+    assert set(grades["prompt_id"]) == set(expected) <= set(order)
     assert (facts["groups"], facts["uniform_groups"]) == (4, 0)
 
 
@@ -78,7 +78,7 @@ def test_a_prompt_that_fills_the_context_is_refused_by_name_before_anything_is_a
     attempt = ArtifactAddress(place.ctx.store, "puzzles/long", Puzzles).attempt(Identity.of("made", 2, {}))
     attempt.write_table("train.parquet", to_table(longer), PUZZLES)
     place.puzzles = attempt.publish()
-    found = rf"^puzzle {drawn.puzzle_id}: a prompt of \d{{4,5}} tokens; expected fewer than 4096, the model's context"
+    found = rf"^puzzle {drawn.prompt_id}: a prompt of \d{{4,5}} tokens; expected fewer than 4096, the model's context"
     with pytest.raises(BadInputError, match=found):
         place.sampled(CONFIG.model_copy(update={"resample": None}))
     assert place.speaker.asked == []
@@ -95,25 +95,25 @@ def test_a_stage_cut_short_goes_on_and_ends_with_the_same_puzzles(
     cut.speaker.fails_after = fails_after
     with pytest.raises(TransientError):
         cut.sampled()
-    stored = {row for name in cut.ctx.store.list("rollouts") for row in puzzle_ids(cut.ctx.store.read_bytes(name))}
+    stored = {row for name in cut.ctx.store.list("rollouts") for row in prompt_ids(cut.ctx.store.read_bytes(name))}
     assert fails_after - 1 <= len(stored) <= fails_after, "two requests are in flight, one of them may be lost too"
     cut.speaker.fails_after = 10**9
     cut.speaker.asked.clear()
     resumed = Artifact.open(cut.ctx.store, cut.sampled())
     tables = [
-        a.read_tables(ROLLOUTS).select("group", "puzzle_id", "text").sort("group", "text") for a in (expected, resumed)
+        a.read_tables(ROLLOUTS).select("group", "prompt_id", "text").sort("group", "text") for a in (expected, resumed)
     ]
     assert tables[0].equals(tables[1])
     assert kept_groups(resumed) == kept_groups(expected) == [1, 4, 6, 7]
-    asked_again = {puzzle.puzzle_id for puzzle in puzzles if puzzle.prompt in cut.speaker.asked}
+    asked_again = {puzzle.prompt_id for puzzle in puzzles if puzzle.prompt in cut.speaker.asked}
     assert not asked_again & stored
     assert resumed.manifest.facts["groups_reused"] == len(stored)
     assert len(cut.speaker.asked) == 8 - len(stored)
 
 
-def puzzle_ids(data: bytes) -> set[str]:
+def prompt_ids(data: bytes) -> set[str]:
     """Puzzle ids of a stored shard."""
-    return set(pl.read_parquet(io.BytesIO(data))["puzzle_id"])
+    return set(pl.read_parquet(io.BytesIO(data))["prompt_id"])
 
 
 def kept_groups(rollouts: Artifact) -> list[int]:

@@ -93,12 +93,12 @@ def test_think_twice_asks_byte_for_byte(opened: Opener, puzzles: list[Puzzle]) -
     assert len(place.speaker.asked) == COUNT + 2 * COUNT
     rounds = rounds_of(report)
     assert rounds.group_by("round").len().sort("round").rows() == [(1, 2 * COUNT), (2, 2 * COUNT)]
-    second = rounds.filter(pl.col("round") == 2).sort("puzzle_id", "sample")
+    second = rounds.filter(pl.col("round") == 2).sort("prompt_id", "sample")
     assert second["exact"].to_list() == [False, True] * COUNT and second["final"].all()
     figures = figures_of(report).strategies["think_twice"]
     assert list(figures.points) == ["round 1", "round 2"]
     assert figures.points["round 1"].exact.mean == figures.exact.mean == 0.5
-    both = rounds.group_by("puzzle_id", "sample").agg(pl.col("completion_tokens").sum())
+    both = rounds.group_by("prompt_id", "sample").agg(pl.col("completion_tokens").sum())
     assert figures.tokens.mean == pytest.approx(both["completion_tokens"].mean())
 
 
@@ -173,7 +173,7 @@ def test_a_sticker_on_which_both_answers_agree_takes_three_calls(opened: Opener,
 def test_stickers_without_agreement_end_with_an_answer_without_one(opened: Opener, puzzles: list[Puzzle]) -> None:
     def table(puzzle: Puzzle) -> dict[str, str]:
         prompt, right, other = puzzle.prompt, write_answer(puzzle), one_wrong(puzzle)
-        first, second, third = (f"Notes {name} on {puzzle.puzzle_id}" for name in "abc")
+        first, second, third = (f"Notes {name} on {puzzle.prompt_id}" for name in "abc")
         return {
             sift.list_facts(prompt): first, first: right, sift.with_facts(prompt, first): other,
             sift.correct_facts(prompt, first): second, second: WRONG, sift.with_facts(prompt, second): WRONG,
@@ -192,7 +192,7 @@ def test_stickers_without_agreement_end_with_an_answer_without_one(opened: Opene
 
 def test_a_sticker_that_stays_the_same_is_not_compared_again(opened: Opener, puzzles: list[Puzzle]) -> None:
     def table(puzzle: Puzzle) -> dict[str, str]:
-        prompt, right, first = puzzle.prompt, write_answer(puzzle), f"Notes on {puzzle.puzzle_id}"
+        prompt, right, first = puzzle.prompt, write_answer(puzzle), f"Notes on {puzzle.prompt_id}"
         return {
             sift.list_facts(prompt): first, first: right, sift.with_facts(prompt, first): WRONG,
             sift.correct_facts(prompt, first): first, sift.facts_of_answer(WRONG): "Guessed",
@@ -232,7 +232,7 @@ class Forced(Speaker):
 
     def teach(self, prompt: str, before: list[int], *texts: str) -> list[int]:
         """Has texts follow these tokens of a completion; returns the first one's tokens without its end."""
-        ids = (*self.tokenizer.prompt_ids(prompt), *before)
+        ids = (*self.tokenizer.prompt_token_ids(prompt), *before)
         self.texts[ids], self.prompts[ids] = list(texts), prompt
         return self.tokenizer.text_ids(texts[0].removesuffix("...").removesuffix("|"))
 
@@ -270,12 +270,12 @@ def test_a_budget_of_thinking_forces_the_answer(forced: tuple[Place, Forced], pu
     report = evaluated(place, {"strategy": "budget_forcing", "budget": 20, "answer_tokens": 30})
     rounds = rounds_of(report)
     assert speaker.limits == [64] * COUNT + [20] * COUNT + [30] * (COUNT - 1)
-    answers = rounds.filter("final").sort("puzzle_id")
+    answers = rounds.filter("final").sort("prompt_id")
     assert answers["exact"].all() and len(answers) == COUNT
-    texts = dict(answers.select("puzzle_id", "text").rows())
-    assert texts[puzzles[0].puzzle_id] == write_answer(puzzles[0])
-    assert texts[puzzles[1].puzzle_id] == f"I think\nFinal Answer: {write_answer(puzzles[1])}"
-    thoughts = rounds.filter(pl.col("step") == "thinking").sort("puzzle_id")
+    texts = dict(answers.select("prompt_id", "text").rows())
+    assert texts[puzzles[0].prompt_id] == write_answer(puzzles[0])
+    assert texts[puzzles[1].prompt_id] == f"I think\nFinal Answer: {write_answer(puzzles[1])}"
+    thoughts = rounds.filter(pl.col("step") == "thinking").sort("prompt_id")
     assert (answers["spent_tokens"] == thoughts["completion_tokens"] + answers["completion_tokens"]).all()
 
 
@@ -326,7 +326,7 @@ def test_a_text_that_ends_the_thinking_stays_between_thinking_and_answer(
         speaker.teach(puzzle.prompt, [*kept, *speaker.tokenizer.text_ids(end)], f"\n{write_answer(puzzle)}")
     report = evaluated(place, {"strategy": "budget_forcing", "end": end})
     assert speaker.stops == [[]] * COUNT + [[end]] * COUNT + [[]] * COUNT
-    final = rounds_of(report).filter("final").sort("puzzle_id")
+    final = rounds_of(report).filter("final").sort("prompt_id")
     assert final["exact"].all()
     assert set(final["text"].str.slice(0, 12)) == {f"Hm.{end}\n"}
 

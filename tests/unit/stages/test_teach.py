@@ -65,9 +65,9 @@ def test_each_log_probability_returns_to_its_completion() -> None:
 
 def test_a_hint_is_the_solvers_derivation_in_the_prompt_of_the_teacher_only() -> None:
     table = to_table([generate(TIERS["reduced"], seed) for seed in range(3)])
-    asked = set(table["puzzle_id"][:2])
+    asked = set(table["prompt_id"][:2])
     plain = teacher_prompts(TeachConfig(teacher="t"), table, asked)
-    assert plain == dict(table.head(2).select("puzzle_id", "prompt").iter_rows())
+    assert plain == dict(table.head(2).select("prompt_id", "prompt").iter_rows())
     hinted = teacher_prompts(TeachConfig(hint="derivation", style="terse"), table, asked)
     derivations = ["".join(part.text for part in parts) for parts in taught_passages(table.head(2), "terse")]
     assert list(hinted.values()) == [

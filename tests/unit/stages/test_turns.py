@@ -95,7 +95,7 @@ def requests_of(place: Place) -> list[dict[str, Any]]:
 def told_words(row: dict[str, Any], tokenizer: ChatTokenizer) -> str:
     """The text of the tokens that the tool wrote."""
     pairs = zip(row["completion_token_ids"], row[BY_TOOL], strict=True)
-    return tokenizer.decode([token for token, told in pairs if told])
+    return tokenizer.decode([token for token, tool_output in pairs if tool_output])
 
 
 def test_transcripts_through_the_loop_are_all_right(opened: Opener, model: Path, puzzles: list[Puzzle]) -> None:
@@ -104,13 +104,13 @@ def test_transcripts_through_the_loop_are_all_right(opened: Opener, model: Path,
     rollouts = place.sampled(TOOL)
     rows = Artifact.open(place.ctx.store, rollouts).read_tables(ROLLOUTS).sort("group", "sample")
     spoken = {
-        puzzle.puzzle_id: "".join(passage.text for passage in passages)
+        puzzle.prompt_id: "".join(passage.text for passage in passages)
         for puzzle, passages in zip(puzzles, taught_passages(to_table(puzzles), "transcripts"), strict=True)
     }
     for row in rows.iter_rows(named=True):
-        assert row["text"] == spoken[row["puzzle_id"]]
-        told = told_words(row, tokenizer)
-        assert told.startswith(f"\n{ANSWER_START}\n") and told.endswith(f"\n{ANSWER_END}\n")
+        assert row["text"] == spoken[row["prompt_id"]]
+        tool_output = told_words(row, tokenizer)
+        assert tool_output.startswith(f"\n{ANSWER_START}\n") and tool_output.endswith(f"\n{ANSWER_END}\n")
         assert all((logprob == 0.0) == by for logprob, by in zip(row["sampler_logprobs"], row[BY_TOOL], strict=True))
         assert row["finish_reason"] == "stop" and not row[BY_TOOL][0] and not row[BY_TOOL][-1]
     out = ArtifactAddress(place.ctx.store, "grades", Grades)
@@ -126,7 +126,7 @@ def test_transcripts_through_the_loop_are_all_right(opened: Opener, model: Path,
 @pytest.mark.long
 def test_two_hundred_transcripts_through_the_loop_are_all_right(tmp_path: Path) -> None:
     many = [generate(TIERS["easy"], seed) for seed in range(100)] + [generate(ZebraConfig(), s) for s in range(100)]
-    many = list({puzzle.puzzle_id: puzzle for puzzle in many}.values())
+    many = list({puzzle.prompt_id: puzzle for puzzle in many}.values())
     assert len(many) == 200
     (tmp_path / "model").mkdir()
     speaker = TranscriptSpeaker(tmp_path / "model", many, transcript_model(tmp_path / "model", many))
@@ -147,14 +147,14 @@ def test_only_tokens_of_the_model_are_in_the_loss(opened: Opener) -> None:
     batch = pack(ctx, config, rollouts, grades, out=ArtifactAddress(ctx.store, "batch", Batch))
     packed = PackedBatch.from_bytes(Artifact.open(ctx.store, batch).read_bytes(BATCH_FILE), "batch")
     rows = Artifact.open(ctx.store, rollouts).read_tables(ROLLOUTS)
-    told = {tuple(row["completion_token_ids"]): row[BY_TOOL] for row in rows.iter_rows(named=True)}
+    tool_output = {tuple(row["completion_token_ids"]): row[BY_TOOL] for row in rows.iter_rows(named=True)}
     completions = 0
     for tokens, segments, parents, mask in zip(
         packed.tokens, packed.segment_ids, packed.parent_ids, packed.completion_mask, strict=True
     ):
         for segment in np.unique(segments[(segments >= 0) & (segments != parents)]):
             here = segments == segment
-            by_tool = told[tuple(tokens[here].tolist())]
+            by_tool = tool_output[tuple(tokens[here].tolist())]
             assert mask[here].tolist() == [int(not by) for by in by_tool]
             completions += 1
     assert completions == 24
@@ -229,7 +229,8 @@ def test_an_answer_that_fills_the_context_ends_the_completion(
     tokenizer = ChatTokenizer(model)
     spoken = taught_passages(to_table(puzzles), "transcripts")
     lengths = [
-        len(tokenizer.prompt_ids(puzzle.prompt)) + sum(len(tokenizer.text_ids(part.text)) for part in transcript[:2])
+        len(tokenizer.prompt_token_ids(puzzle.prompt))
+        + sum(len(tokenizer.text_ids(part.text)) for part in transcript[:2])
         for puzzle, transcript in zip(puzzles, spoken, strict=True)
     ]
     rows = rollouts_of(opened(max_model_len=max(lengths)))
@@ -302,8 +303,8 @@ def test_a_warm_start_on_transcripts_leaves_the_solvers_tokens_out(model: Path, 
         (branch,) = group.branches
         assert tokenizer.decode(list(branch.tokens)) == "".join(part.text for part in parts)
         by_tool = branch.by_tool or []
-        told = [token for token, told in zip(branch.tokens, by_tool, strict=True) if told]
-        assert tokenizer.decode(told) == parts[1].text
+        tool_output = [token for token, tool_output in zip(branch.tokens, by_tool, strict=True) if tool_output]
+        assert tokenizer.decode(tool_output) == parts[1].text
     with pytest.raises(BadInputError, match=r"their transcripts are longer.*max_tokens of \d+"):
         taught_groups(WarmStartConfig(text="transcripts", row_tokens=40), table, tokenizer)
 

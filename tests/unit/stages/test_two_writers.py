@@ -111,7 +111,7 @@ def test_an_evaluation_counts_a_completion_once_where_another_writer_died(
 
     place.speaker.meanwhile[1] = die
     results = Artifact.open(place.ctx.store, place.evaluated()).read_table("results.parquet", RESULTS)
-    assert (len(results), twice(results, "puzzle_id", "mode", "sample")) == (12, 0)
+    assert (len(results), twice(results, "prompt_id", "mode", "sample")) == (12, 0)
 
 
 def test_resampling_counts_a_completion_once_where_another_writer_died(opened: Opener, puzzles: list[Puzzle]) -> None:
@@ -183,7 +183,7 @@ def test_a_signal_while_a_group_is_taken_leaves_no_part_of_it(
         patched.setattr(Engine, "sample_groups", interrupted)
         place.sampled(PLAIN)
     shards = [pl.read_parquet(io.BytesIO(place.ctx.store.read_bytes(key))) for key in place.ctx.store.list("rollouts")]
-    assert pl.concat(shards).group_by("puzzle_id").len()["len"].to_list() == [3, 3]
+    assert pl.concat(shards).group_by("prompt_id").len()["len"].to_list() == [3, 3]
 
 
 def test_a_part_of_a_group_that_was_stored_is_sampled_again_and_the_whole_groups_beside_it_are_not(

@@ -1,4 +1,4 @@
-"""The stages of a value model with a real trainer: values, advantages of tokens, what is learned, and a kill."""
+"""The stages of a critic with a real trainer: values, advantages of tokens, what is learned, and a kill."""
 
 import json
 import logging
@@ -21,7 +21,7 @@ from artifacts.identity import Identity
 from artifacts.layout import MANIFEST_NAME
 from artifacts.lineage import lineage
 from artifacts.reading import Artifact
-from artifacts.refs import Batch, Checkpoint, Critic, Grades, Ref, Rollouts, TrainingState, Values
+from artifacts.refs import Batch, Checkpoint, Critic, Grades, OptimizerState, Ref, Rollouts, Values
 from artifacts.schemas import (
     GRADES,
     GRADES_FILE,
@@ -96,7 +96,7 @@ class Lab:
                 is_last = (group, sample) == (5, 2)
                 if is_last and last == "absent":
                     continue
-                own: dict[str, Any] = {"puzzle_id": f"p{group}", "group": group, "sample": sample}
+                own: dict[str, Any] = {"prompt_id": f"p{group}", "group": group, "sample": sample}
                 samples.append(
                     own | {
                         "prompt_token_ids": prompt, "completion_token_ids": tokens,
@@ -133,7 +133,7 @@ class Lab:
             ctx or self.ctx, config, critic or Weights(self.model), rollouts, grades, iteration=1,
             out=ArtifactAddress(self.store, f"{run}/values", Values),
             critic_out=ArtifactAddress(self.store, f"{run}/critic", Critic),
-            state_out=ArtifactAddress(self.store, f"{run}/critic_state", TrainingState),
+            state_out=ArtifactAddress(self.store, f"{run}/critic_state", OptimizerState),
         )  # fmt: skip
         return replace(valued, critic=valued.critic.saved(ctx or self.ctx))
 
@@ -143,7 +143,7 @@ class Lab:
         return pretrain(
             self.ctx, config, self.model, rollouts, grades,
             out=ArtifactAddress(self.store, f"{run}/critic", Critic),
-            state_out=ArtifactAddress(self.store, f"{run}/critic_state", TrainingState),
+            state_out=ArtifactAddress(self.store, f"{run}/critic_state", OptimizerState),
         )  # fmt: skip
 
     def tables(self, values: Ref[Values]) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -186,7 +186,7 @@ def test_values_are_those_before_the_model_learns_and_then_they_explain_the_rewa
     np.testing.assert_allclose(advantages["advantages"].explode().to_numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_the_batch_has_the_advantages_of_the_value_model(lab: Lab) -> None:
+def test_the_batch_has_the_advantages_of_the_critic(lab: Lab) -> None:
     valued = lab.value("run/1")
     again = lab.value("run/2", valued.critic, CONFIG.model_copy(update={"length_alpha": 1.0, "normalise": "batch"}))
     assert valued.reused and again.reused
@@ -203,8 +203,8 @@ def test_the_batch_has_the_advantages_of_the_value_model(lab: Lab) -> None:
     assert {"run/2/values", "run/1/critic", "run/1/values", "first/grades"} <= roles
 
 
-def test_a_masked_completion_changes_neither_the_batch_of_the_policy_nor_the_value_model(lab: Lab) -> None:
-    """Its reward is 9: a value model that learned from it would differ, as the graded one shows.
+def test_a_masked_completion_changes_neither_the_batch_of_the_policy_nor_the_critic(lab: Lab) -> None:
+    """Its reward is 9: a critic that learned from it would differ, as the graded one shows.
 
     A pass has one optimizer step. With more, the digest of the rollouts would decide which groups come first.
     """
@@ -238,7 +238,7 @@ def test_a_masked_completion_changes_neither_the_batch_of_the_policy_nor_the_val
 
 
 @pytest.mark.long
-def test_a_killed_trainer_continues_and_ends_with_the_same_value_model(lab: Lab) -> None:
+def test_a_killed_trainer_continues_and_ends_with_the_same_critic(lab: Lab) -> None:
     whole = lab.value("run/1")
     lab.kill_at = 7
     with pytest.raises(TransientError):
@@ -248,7 +248,7 @@ def test_a_killed_trainer_continues_and_ends_with_the_same_value_model(lab: Lab)
     continued = lab.value("killed")
     assert continued.values.digest == whole.values.digest
     assert continued.critic.checkpoint.digest == whole.critic.checkpoint.digest
-    # A kill between the values and the value model, which is published last: the values stay, the job runs again.
+    # A kill between the values and the critic, which is published last: the values stay, the job runs again.
     attempt = Artifact.open(lab.store, continued.values).manifest.attempt
     lab.forget("killed/critic")
     repeated = lab.value("killed")
@@ -261,19 +261,19 @@ def test_it_is_pretrained_on_stored_rollouts_and_knows_others(lab: Lab) -> None:
     critic = lab.pretrain("pretrained", [pair[0] for pair in others], [pair[1] for pair in others])
     judged = lab.value("judged", critic, CONFIG.model_copy(update={"warmup_iterations": 2}))
     rates = {step["learning_rate"] for step in lab.facts(judged.critic.checkpoint)["steps"]}
-    assert rates == {0.005}, "the value model has the schedule of its own section"
+    assert rates == {0.005}, "the critic has the schedule of its own section"
     assert lab.facts(judged.values)["explained_variance/first_token"] > 0.3
     assert lab.pretrain("pretrained", [pair[0] for pair in others], [pair[1] for pair in others]).reused
 
 
-def test_a_value_model_with_another_head_is_refused_though_its_state_would_load(lab: Lab, tmp_path: Path) -> None:
+def test_a_critic_with_another_head_is_refused_though_its_state_would_load(lab: Lab, tmp_path: Path) -> None:
     """Both heads have a weight of one shape, so the state of a linear head would load and mean other values."""
     trained = lab.value("run/1").critic
     assert trained.state is not None
     bounded = CONFIG.model_copy(update={"head": "bounded"})
     with (
         StageContext(lab.store, tmp_path / "cold", lab.ctx.profile, lambda *_: None, lab.ctx.log) as cold,
-        pytest.raises(BadInputError, match="a value model with a linear head; expected a bounded head"),
+        pytest.raises(BadInputError, match="a critic with a linear head; expected a bounded head"),
     ):
         lab.value("bounded", trained, bounded, cold)
 
@@ -286,7 +286,7 @@ def test_rollouts_of_another_tokenizer_are_refused(lab: Lab, tmp_path: Path) -> 
     assert "\n" not in str(refused.value)
 
 
-def test_an_iteration_without_completions_keeps_the_value_model(lab: Lab) -> None:
+def test_an_iteration_without_completions_keeps_the_critic(lab: Lab) -> None:
     before = lab.rollouts, lab.grades
     try:
         table = Artifact.open(lab.store, lab.grades).read_table(GRADES_FILE, GRADES)

@@ -16,6 +16,7 @@ from stages.models.from_scratch import ScratchModel
 from stages.models.source import materialise
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.optional.sft import WarmStartConfig, job_settings_of, taught_groups
+from stages.texts.supervised import check_can_be_sampled
 from tests.support.taught import taught_texts
 
 SMALL = ScratchModel(hidden=32, layers=1, heads=1, kv_heads=1, head_dim=32, intermediate=32)
@@ -53,6 +54,18 @@ def test_a_row_that_would_cut_a_text_is_refused(table: pl.DataFrame, tokenizer: 
         taught_groups(WarmStartConfig(text="derivations", row_tokens=longest - 1), table, tokenizer)
     with pytest.raises(BadInputError, match=r"warm_start\.row_tokens: 16, but 12 of 12"):  # not even the prompt fits
         taught_groups(WarmStartConfig(row_tokens=16), table, tokenizer)
+
+
+def test_a_limit_that_cuts_most_of_the_texts_is_refused(table: pl.DataFrame, tokenizer: ChatTokenizer) -> None:
+    groups = taught_groups(WarmStartConfig(text="derivations"), table, tokenizer)
+    lengths = sorted(len(group.branches[0].tokens) for group in groups)
+    check_can_be_sampled(groups, lengths[6], "derivations")  # five of twelve are longer at most
+    message = (
+        rf"sample\.sampling\.max_tokens: {lengths[0] - 1}, but 12 of 12 derivations that the warm start teaches are "
+        rf"longer; expected at least {lengths[-1]}, the length of the longest; raise it, or choose another"
+    )
+    with pytest.raises(BadInputError, match=message):
+        check_can_be_sampled(groups, lengths[0] - 1, "derivations")
 
 
 def test_a_tokenizer_that_does_not_write_a_text_back_is_refused(

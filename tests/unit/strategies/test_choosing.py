@@ -40,7 +40,7 @@ def results_of(
             proved, contradicted = statements[number][sample] if statements else (0, 0)
             rows.append(
                 {
-                    "puzzle_id": f"p{number}", "mode": "sampled", "sample": sample, "accuracy": sum(right) / 2,
+                    "prompt_id": f"p{number}", "mode": "sampled", "sample": sample, "accuracy": sum(right) / 2,
                     "exact": all(right), "finish_reason": "stop", "completion_tokens": 10, "text": "",
                     "answers": json.dumps(answers), "statements": proved + contradicted, "proved": proved,
                     "contradicted": contradicted, LOGPROB: logprobs[number][sample] if logprobs else 0.0,
@@ -90,9 +90,9 @@ def test_sizes() -> None:
 )
 def test_votes_by_hand(values: list[str | None], scores: list[float], winner: str) -> None:
     votes = pl.DataFrame(
-        {"puzzle_id": "p", "sample": range(len(values)), "value": values, "score": [float(score) for score in scores]}
+        {"prompt_id": "p", "sample": range(len(values)), "value": values, "score": [float(score) for score in scores]}
     )
-    chosen = elected(votes, ["puzzle_id"])
+    chosen = elected(votes, ["prompt_id"])
     assert chosen["value"].to_list() == [winner]
     assert chosen["sample"].to_list() == [values.index(winner)]
 

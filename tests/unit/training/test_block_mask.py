@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from stages.training.model.block_mask import BLOCK, attending_pairs, block_mask
+from stages.training.model.tree_attention import Window
 
 CPU = torch.device("cpu")
 LENGTHS = st.one_of(st.integers(1, 9), st.sampled_from([64, 127, 128, 129, 256, 300]))
@@ -76,3 +77,37 @@ def test_many_tokens_need_no_pairs() -> None:
     prompts = torch.tensor([group[0] * sum(group[1:]) for group in groups])
     assert int(pairs.sum(dtype=torch.int64)) == int((lengths * (lengths + 1) // 2).sum() + prompts.sum())
     assert int(pairs.max()) == BLOCK * BLOCK
+
+
+@settings(max_examples=20)
+@given(groups=GROUPS, tokens=st.sampled_from([1, 5, 128, 200, 1000]))
+@example(groups=[[300, 700, 20], [256, 256]], tokens=130)
+def test_a_window_leaves_out_far_pairs_and_their_blocks(groups: list[list[int]], tokens: int) -> None:
+    segments, parents = packed(groups, list(range(sum(map(len, groups)))))
+    lengths = [(length, group[0] if place else 0) for group in groups for place, length in enumerate(group)]
+    positions = torch.cat([torch.arange(start, start + length) for length, start in lengths])
+    mask = block_mask(segments, parents, CPU, Window(positions, tokens))
+    index = torch.arange(len(segments))
+    pair = index[:, None], index[None]
+    related = from_pairs(segments, parents).mask_mod(index[:1], index[:1], *pair)
+    expected = related & (positions[:, None] - positions < tokens)
+    assert torch.equal(mask.mask_mod(index[:1], index[:1], *pair), expected)
+    blocks = -(-len(segments) // BLOCK)
+    kinds = {"partial": (mask.kv_num_blocks, mask.kv_indices), "full": (mask.full_kv_num_blocks, mask.full_kv_indices)}
+    listed = {kind: torch.zeros(blocks, blocks, dtype=torch.bool) for kind in kinds}
+    for kind, (counts, order) in kinds.items():
+        assert counts is not None and order is not None
+        for row in range(blocks):
+            listed[kind][row, order[0, 0, row, : counts[0, 0, row]].long()] = True
+    for row, column in torch.cartesian_prod(torch.arange(blocks), torch.arange(blocks)).tolist():
+        inside = expected[row * BLOCK : (row + 1) * BLOCK, column * BLOCK : (column + 1) * BLOCK]
+        if listed["full"][row, column]:
+            assert inside.all() and inside.numel() == BLOCK * BLOCK
+        else:
+            assert listed["partial"][row, column] or not inside.any()
+
+
+def test_blocks_that_a_window_does_not_reach_are_not_computed() -> None:
+    segments, parents = packed([[20 * BLOCK]], [0])
+    mask = block_mask(segments, parents, CPU, Window(torch.arange(20 * BLOCK), BLOCK))
+    assert int(mask.kv_num_blocks.sum()) + int(mask.full_kv_num_blocks.sum()) == 20 + 19

@@ -15,20 +15,34 @@ from stages.models.shape import read_shape
 from stages.training.job import LossConfig
 from stages.training.model import head
 from stages.training.model import policy as model
+from stages.training.model.parts import Mixture
 from stages.training.model.placement import place_policy
+from stages.training.model.tree_attention import Window
 from stages.training.worker_group.hardware import TrainHardware
 from tests.support.policies import ARCHITECTURES
 from tests.support.training import assert_same, train
 from tests.support.trees import save_model, tree_batch
 
 
-def _dense_tree(segments: Tensor, parents: Tensor, device: torch.device) -> Tensor:
-    related = (segments[:, None] == segments) | (parents[:, None] == segments)
-    return related.tril()
+def _dense_tree(segments: Tensor, parents: Tensor, device: torch.device, window: Window | None = None) -> Tensor:
+    related = ((segments[:, None] == segments) | (parents[:, None] == segments)).tril()
+    if window is None:
+        return related
+    return related & (window.positions[:, None] - window.positions < window.tokens)
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, *, block_mask: Tensor, enable_gqa: bool) -> Tensor:
-    return functional.scaled_dot_product_attention(q, k, v, attn_mask=block_mask, enable_gqa=enable_gqa)
+def _attend(q: Tensor, k: Tensor, v: Tensor, *, block_mask: Tensor, scale: float, enable_gqa: bool) -> Tensor:
+    return functional.scaled_dot_product_attention(q, k, v, block_mask, scale=scale, enable_gqa=enable_gqa)
+
+
+def _gathered(mixture: Mixture, inputs: Tensor, counts: Tensor) -> Tensor:
+    expert_of = torch.repeat_interleave(torch.arange(len(counts)), counts, output_size=inputs.shape[0])
+    gate, up, down = (
+        torch.stack([expert.get_parameter(f"{name}.weight") for expert in mixture.experts])[expert_of]
+        for name in ("w1", "w3", "w2")
+    )
+    gated = functional.silu(torch.einsum("nfe,ne->nf", gate, inputs)) * torch.einsum("nfe,ne->nf", up, inputs)
+    return torch.einsum("nef,nf->ne", down, gated)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +71,8 @@ def test_layers_on_a_cpu_are_not_compiled(tmp_path: Path) -> None:
 def compiled_as_on_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Compiles on a CPU, with a backend that makes no machine code.
 
-    A dense mask and torch's own attention stand for flex_attention, which has no backward on CPUs.
+    A dense mask and torch's own attention stand for flex_attention, which has no backward on CPUs, and gathered weights
+    for the grouped products of experts, which are compiled in bf16 only.
     """
     compiler = torch.compile
 
@@ -67,6 +82,7 @@ def compiled_as_on_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(TrainHardware, "compiles", lambda self, device: self.compile is True)
     monkeypatch.setattr(model, "attention_tree", _dense_tree)
     monkeypatch.setattr(flex, "flex_attention", _attend)
+    monkeypatch.setattr(Mixture, "_one_by_one", _gathered)
     monkeypatch.setattr(torch, "compile", compiled)
     torch._dynamo.reset()
     head._compiled.cache_clear()
@@ -77,19 +93,28 @@ def compiled_as_on_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("compiled_as_on_gpus", "world_of_one")
-@pytest.mark.parametrize("recomputed", [False, True])
+@pytest.mark.parametrize(
+    ("model", "recomputed"),
+    [
+        ("qwen2", False), ("qwen2", True), pytest.param("gemma3", False, marks=pytest.mark.long),
+        pytest.param("qwen3-moe", True, marks=pytest.mark.long),
+    ],
+)  # fmt: skip
 def test_a_compiled_job_trains_as_an_eager_one(
-    recomputed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, recomputed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One graph serves all layers and all sizes of micro-batches; the head has one forward and one backward.
+    """One graph serves all layers of a kind and all sizes of micro-batches; the head has one forward and one backward.
 
     The variant that recomputes layers also computes the head in chunks, and rewards entropy.
     """
-    save_model(tmp_path / "model", "Qwen2", tie_word_embeddings=True, hidden_size=64)
+    architecture, changes = ARCHITECTURES[model]
+    save_model(tmp_path / "model", architecture, **{**changes, "hidden_size": 64})
     columns = tree_batch(5, [2, 1, 3, 1], steps=2)
     settings: dict[str, Any] = {"epochs": 1, "micro_batch_tokens": 30, "activation_checkpointing": recomputed}
     if recomputed:
-        settings |= {"loss": LossConfig(entropy_coef=0.1, temperature=0.7), "logprob_chunk_tokens": 3}
+        router = 0.1 * (model == "qwen3-moe")
+        loss = LossConfig(entropy_coef=0.1, temperature=0.7, router_aux_loss_coef=router)
+        settings |= {"loss": loss, "logprob_chunk_tokens": 3}
     compiled = train(tmp_path / "model", tmp_path, columns, compile=True, **settings)
     graphs = counters["stats"]["unique_graphs"]
     monkeypatch.undo()

@@ -58,9 +58,9 @@ class HostWaits(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, *, block_mask: Any, enable_gqa: bool) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, *, block_mask: Any, scale: float, enable_gqa: bool) -> Tensor:
     """Attention without its mask: on a card it is one kernel of torch, which the meta device lacks."""
-    return functional.scaled_dot_product_attention(q, k, v, enable_gqa=enable_gqa)
+    return functional.scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=enable_gqa)
 
 
 @pytest.mark.parametrize("case", CASES)

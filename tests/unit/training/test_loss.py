@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.grpo.aggregation import token_shares
-from stages.grpo.divergence import divergence
+from stages.grpo.kl import divergence
 from stages.grpo.loss import TokenLoss, token_loss, value_loss
 from stages.grpo.ratios import correction_factors
 

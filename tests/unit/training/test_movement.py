@@ -15,7 +15,7 @@ from stages.training.model.master_weights import TrainedWeights
 from stages.training.model.movement import SAMPLE, movement_lost, sampled_rows
 from stages.training.rounding import SPREAD
 from stages.training.schedules.learning_rates import LearningRateConfig
-from stages.training.trainable import PROJECTIONS, TrainableConfig
+from stages.training.trainable import PROJECTIONS, TrainableConfig, is_adapter
 from stages.training.trainer import Trainer
 from stages.training.trainer_batch import TrainerBatch
 from stages.training.worker_group.hardware import TrainHardware
@@ -44,6 +44,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+MERGED = {"all": TrainableConfig(), "lora": TrainableConfig(parameters="lora", merge=True)}
+
+
 def built(folder: Path, trainable: TrainableConfig) -> TrainedWeights:
     weights = TrainedWeights(read_shape(folder), HARDWARE, CPU, sharded=False, trainable=trainable)
     weights.load_checkpoint(folder)
@@ -59,18 +62,30 @@ def logprobs(weights: TrainedWeights, batch: TrainerBatch) -> torch.Tensor:
     return torch.cat(parts).double()
 
 
+def as_sampled(weights: TrainedWeights) -> TrainedWeights:
+    """The same model with its adapters as an engine holds them, in bf16."""
+    with torch.no_grad():
+        for name, p in weights.masters.items():
+            if is_adapter(name):
+                p.copy_(p.bfloat16())
+    weights.refresh()
+    return weights
+
+
 @pytest.mark.parametrize(
     ("parameters", "rate", "expected"),
     [
         ("all", 1e-6, 0.87), ("all", 1e-5, 0.14), ("all", 1e-4, 0.0),
         ("lora", 1e-6, 0.91), ("lora", 1e-5, 0.33), ("lora", 1e-4, 0.0),
+        ("adapter", 1e-7, 0.0), ("adapter", 1e-6, 0.0), ("adapter", 1e-4, 0.0),
     ],
 )  # fmt: skip
 def test_the_share_that_is_lost_is_that_of_the_movement_in_log_probability(
     folder: Path, tmp_path: Path, parameters: str, rate: float, expected: float
 ) -> None:
     """What was published moves the log-probabilities that much less along the way that training moved them."""
-    trainable, batch = TrainableConfig.model_validate({"parameters": parameters}), folder / "batch.safetensors"
+    batch = folder / "batch.safetensors"
+    trainable = TrainableConfig(parameters="lora") if parameters == "adapter" else MERGED[parameters]
     job = train_job(
         checkpoint_dir=folder / "model", batch_file=batch, learning_rates=[rate] * STEPS, trainable=trainable,
         hardware=HARDWARE, out_checkpoint_dir=tmp_path / "out", events_file=tmp_path / "events",
@@ -82,8 +97,12 @@ def test_the_share_that_is_lost_is_that_of_the_movement_in_log_probability(
         trainer.step(number, rows, STEPS)
     lost = movement_lost(sample, weights.sample())
     trained = logprobs(weights, TrainerBatch(batch, VOCAB)) - before
-    weights.save_checkpoint(folder / "model", tmp_path / "out")
-    published = logprobs(built(tmp_path / "out", TrainableConfig()), TrainerBatch(batch, VOCAB)) - before
+    if parameters == "adapter":
+        sampler = as_sampled(weights)
+    else:
+        weights.save_checkpoint(folder / "model", tmp_path / "out")
+        sampler = built(tmp_path / "out", TrainableConfig())
+    published = logprobs(sampler, TrainerBatch(batch, VOCAB)) - before
     assert lost == pytest.approx(expected, abs=0.05)
     assert lost == pytest.approx(1.0 - float(published @ trained / (trained @ trained)), abs=0.05)
 
@@ -107,7 +126,7 @@ def test_a_bounded_sample_is_taken_from_the_whole_of_a_matrix() -> None:
 
 def test_only_what_can_move_is_sampled_and_nothing_of_masters_in_bf16(folder: Path) -> None:
     shape = read_shape(folder / "model")
-    lora = built(folder / "model", TrainableConfig(parameters="lora", projections=("q_proj",))).sample()
+    lora = built(folder / "model", TrainableConfig(parameters="lora", projections=("q_proj",), merge=True)).sample()
     assert set(lora) == {f"decoder.layers.{layer}.attn.q_proj.weight" for layer in range(shape.layers)}
     rounded = TrainedWeights(shape, HARDWARE, CPU, sharded=False, master_dtype="bf16")
     assert rounded.sample() == {}

@@ -3,14 +3,13 @@
 from dataclasses import replace
 
 from stages.grpo.groups import Branch, Group
-from stages.models.shape import DecoderShape
+from stages.models.shape import DecoderShape, Rope
 from tests.support.step_work import Row, head_work, layer_work
 from tests.support.trainer_work import draw_groups, needed_flops
 
 SHAPE = DecoderShape(
     family="llama", vocab_size=5, embed_dim=2, layers=1, heads=1, kv_heads=1, head_dim=2, hidden_dim=3, norm_eps=1e-6,
-    rope_theta=1e4, rope_scaling=None, max_positions=8, tied=True, qkv_bias=False, output_bias=False, mlp_bias=False,
-    qk_norm=False,
+    rope=Rope(1e4, 2), max_positions=8, tied=True,
 )  # fmt: skip
 
 

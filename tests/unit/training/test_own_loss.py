@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from artifacts.errors import BadInputError
+from artifacts.identity import settings_of
 from stages.processes.user_file import UserFunction
 from stages.training.job import LossConfig
 from stages.training.objectives.own_loss import OwnLoss
@@ -92,7 +93,7 @@ def test_a_changed_file_is_refused(tmp_path: Path) -> None:
         OwnLoss(function)
     with pytest.raises(BadInputError, match=r"mine\.py:loss: changed since the run began"):
         function.located(tmp_path)
-    assert function.identity() == {"name": "mine.py:loss", "sha256": function.sha256}, "no folder of this machine"
+    assert settings_of(function) == {"name": "mine.py:loss", "sha256": function.sha256}, "no folder of this machine"
 
 
 def test_settings_without_effect_on_it_are_refused(tmp_path: Path) -> None:

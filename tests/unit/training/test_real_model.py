@@ -49,7 +49,7 @@ def test_packed_logits_equal_transformers(tmp_path: Path, monkeypatch: pytest.Mo
         policy = Policy(read_shape(tmp_path), activation_checkpointing=False, chunk_tokens=2048)
     policy.place_frequencies()
     theirs = dict(reference.named_parameters())
-    mine = {name: theirs.pop(published_name(name)) for name, _ in policy.named_parameters()}
+    mine = {name: theirs.pop(published_name(name, policy.shape)) for name, _ in policy.named_parameters()}
     assert not theirs
     policy.load_state_dict(mine, assign=True)  # one copy in memory
     group = Group(PROMPT, [Branch(tokens, [0.0] * len(tokens), 1.0) for tokens in (RIGHT, WRONG)])

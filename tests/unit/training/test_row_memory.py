@@ -55,7 +55,7 @@ def test_the_forward_pass_keeps_at_least_the_bound(
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         inputs = weights.policy.inputs(batch.flat([0]), torch.float32, CPU)
-        logprobs, _ = weights.policy(inputs, 1.0)
+        logprobs, *_ = weights.policy(inputs, 1.0)
     assert logprobs.requires_grad
     bound = least_activation_bytes_a_token(shape, trainable, 4, checkpointing=checkpointing) * batch.row_tokens[0]
     assert 0 < bound <= sum(kept.values())

@@ -11,13 +11,16 @@ import pytest
 import torch
 from huggingface_hub import save_torch_state_dict
 from safetensors.torch import load_file
+from torch.distributed.checkpoint.api import CheckpointException
 from transformers import AutoModelForCausalLM
 
 from stages.models.shape import read_shape
 from stages.models.tensors import WEIGHTS_INDEX
+from stages.training.checkpointing import state_files
 from stages.training.checkpointing.checkpoint import published_name
 from stages.training.job import OptimizerConfig
 from stages.training.model.master_weights import TrainedWeights
+from stages.training.trainable import EVERYTHING
 from stages.training.worker_group.hardware import TrainHardware
 from stages.training.worker_group.job_queue import JobQueue
 from tests.support.policies import load_policy, save_policy
@@ -28,7 +31,7 @@ from tests.support.trees import save_model
 pytestmark = pytest.mark.usefixtures("world_of_one")
 
 
-def test_saving_and_loading_send_a_heartbeat_with_each_tensor(tmp_path: Path) -> None:
+def test_saving_and_loading_send_a_heartbeat_with_each_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_model(tmp_path / "model", "Qwen2", tie_word_embeddings=True)
     queue, beats = JobQueue(tmp_path), []
 
@@ -61,10 +64,26 @@ def test_saving_and_loading_send_a_heartbeat_with_each_tensor(tmp_path: Path) ->
     assert heartbeats_of("save_average") == 2 * tensors + 1
     assert time.time() - beats[-1] < 60.0
 
-    weights.save_state(tmp_path / "again")
-    files = sorted(path.name for path in (tmp_path / "state").iterdir())
+    monkeypatch.setattr(state_files, "FILE_BYTES", 1000)
+    for again in ("several", "again"):
+        weights.save_state(tmp_path / again)
+    assert len(list((tmp_path / "several").glob("*.distcp"))) == 4 > len(list((tmp_path / "state").glob("*.distcp")))
+    before = {name: p.detach().clone() for name, p in weights.masters.items()}
+    with torch.no_grad():
+        for p in weights.masters.values():
+            p.zero_()
+    weights.load_state(tmp_path / "several")
+    assert all(torch.equal(p, before[name]) for name, p in weights.masters.items())
+    files = sorted(path.name for path in (tmp_path / "several").iterdir())
     assert files == sorted(path.name for path in (tmp_path / "again").iterdir())
-    assert all((tmp_path / "state" / name).read_bytes() == (tmp_path / "again" / name).read_bytes() for name in files)
+    assert all((tmp_path / "several" / name).read_bytes() == (tmp_path / "again" / name).read_bytes() for name in files)
+
+
+def test_an_error_in_any_file_of_a_state_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_files, "FILE_BYTES", 1000)
+    (tmp_path / "state" / "__0_3.distcp").mkdir(parents=True)
+    with pytest.raises(CheckpointException, match="Is a directory"):
+        random_weights(EVERYTHING, 1).save_state(tmp_path / "state")
 
 
 def test_large_weights_are_cut_into_files(tmp_path: Path) -> None:
@@ -97,7 +116,7 @@ def saved_by_one(world_of_one: None, tmp_path_factory: pytest.TempPathFactory) -
 
 def test_the_files_are_those_of_huggingface_hub(saved_by_one: Path, tmp_path: Path) -> None:
     weights = random_weights(TRAINED["everything"], 1)
-    stored = {published_name(name): p.detach().to(torch.bfloat16) for name, p in weights.masters.items()}
+    stored = {published_name(name, weights.shape): p.detach().to(torch.bfloat16) for name, p in weights.masters.items()}
     save_torch_state_dict(stored, tmp_path, max_shard_size=SMALL_FILE)
     assert len(_weights_in(tmp_path)) > 5
     assert _weights_in(saved_by_one / "one" / "everything") == _weights_in(tmp_path)

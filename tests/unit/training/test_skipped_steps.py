@@ -123,7 +123,7 @@ def test_skipped_steps_are_counted_over_a_resumption(checkpoint: Path, tmp_path:
     folder = StepCheckpoints(whole, weights, trainer, weights.sample()).write(steps)
     assert json.loads((folder / "steps.json").read_text())[1]["skipped"] is True
     weights, trainer = trainer_of(whole)
-    assert resume(folder, weights, trainer)[0] == steps
+    assert resume(folder, weights, trainer, folder)[0] == steps
     assert trainer.skipped == [2]
     assert not trainer.step(*plan[2], 4).skipped
     with pytest.raises(BadInputError, match="1 steps before it were skipped"):

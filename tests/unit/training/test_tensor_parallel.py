@@ -59,7 +59,7 @@ def job(folder: Path, model: str, layout: str, out: str, **changes: Any) -> Trai
 
 
 def jobs(folder: Path, layout: str) -> list[Job]:
-    """One for each model, a value model, log-probabilities, and one from the state that one process left."""
+    """One for each model, a critic, log-probabilities, and one from the state that one process left."""
     value = {
         "value": ValueJob(head="bounded"),
         "loss": LossConfig(old_logprobs="trainer"),

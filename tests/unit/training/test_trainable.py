@@ -1,4 +1,4 @@
-"""Which parameters learn: frozen ones stay bit for bit and cost nothing, LoRA is published as plain weights."""
+"""Which parameters learn: frozen ones stay bit for bit and cost nothing; LoRA is published as an adapter, or merged."""
 
 import json
 from pathlib import Path
@@ -9,14 +9,17 @@ import torch
 from pydantic import ValidationError
 from safetensors.numpy import save_file
 from safetensors.torch import load_file
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
 from artifacts.errors import BadInputError
+from stages.models.adapters import with_base
 from stages.models.shape import read_shape
+from stages.models.tensors import check_weights
 from stages.training.job import OptimizerConfig, TrainJob
 from stages.training.model.master_weights import TrainedWeights
-from stages.training.trainable import TrainableConfig
+from stages.training.trainable import TrainableConfig, is_adapter
 from stages.training.trainer import Trainer
 from stages.training.trainer_batch import TrainerBatch
 from stages.training.worker_group.group import WorkerGroup
@@ -32,6 +35,7 @@ EVERY_PROJECTION = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_pro
 ATTENTION = TrainableConfig(parameters="attention")
 TOP = TrainableConfig(parameters="top_layers", top_fraction=0.5)
 LORA = TrainableConfig(parameters="lora", rank=4, alpha=8.0, projections=EVERY_PROJECTION)
+MERGED = LORA.merging()
 ONE = TrainHardware(compute_dtype="fp32", threads=1)
 TWO = TrainHardware(compute_dtype="fp32", threads=1, processes=2, micro_batch_tokens=30)
 
@@ -110,7 +114,7 @@ def test_no_gradient_is_made_for_frozen_parameters(folder: Path) -> None:
     weights = built(folder, ATTENTION)
     weights.load_checkpoint(folder / "model")
     flat = TrainerBatch(folder / "batch.safetensors", VOCAB).flat([0])
-    logprobs, _ = weights.policy(weights.policy.inputs(flat, torch.float32, CPU), 1.0)
+    logprobs, *_ = weights.policy(weights.policy.inputs(flat, torch.float32, CPU), 1.0)
     logprobs.sum().backward()
     with_gradient = {name for name, p in weights.policy.named_parameters() if p.grad is not None}
     assert with_gradient == {name for name in weights.masters if "_proj." in name}
@@ -135,8 +139,8 @@ def test_adapters_change_nothing_before_the_first_step(folder: Path) -> None:
     assert torch.equal(logits[0], logits[1])
 
 
-def test_a_checkpoint_of_lora_is_the_trained_model_in_plain_weights(folder: Path, tmp_path: Path) -> None:
-    weights = trained(folder, LORA)
+def test_a_merged_checkpoint_is_the_trained_model_in_plain_weights(folder: Path, tmp_path: Path) -> None:
+    weights = trained(folder, MERGED)
     weights.save_checkpoint(folder / "model", tmp_path / "merged")
     config = json.loads((tmp_path / "merged" / "config.json").read_text())
     assert config["torch_dtype"] == config["dtype"] == "bfloat16", "for transformers 4 and 5"
@@ -159,11 +163,41 @@ def test_a_checkpoint_of_lora_is_the_trained_model_in_plain_weights(folder: Path
     torch.testing.assert_close(reference, published[first], atol=2e-5, rtol=2e-5)
 
 
+@pytest.mark.parametrize("sharded", [False, True])
+def test_an_adapter_is_published_alone_and_continued(folder: Path, tmp_path: Path, sharded: bool) -> None:
+    """The checkpoint has the adapter in float32, the state nothing of the base; full weights are made where wanted."""
+    weights = trained(folder, LORA, sharded=sharded)
+    weights.save_checkpoint(folder / "model", tmp_path / "adapter")
+    weights.save_state(tmp_path / "state")
+    assert not list((tmp_path / "adapter").glob("model*"))
+    names = FileSystemReader(tmp_path / "state").read_metadata().state_dict_metadata
+    assert {name for name in names if name.startswith("weights.")} == {
+        f"weights.{name}" for name in weights.masters if is_adapter(name)
+    }
+    checkpoint = with_base(tmp_path / "adapter", folder / "model", tmp_path / "linked")
+    check_weights(checkpoint)
+    again = built(folder, LORA)
+    again.load_checkpoint(checkpoint)
+    for name, tensor in whole(weights).items():
+        assert torch.equal(tensor, whole(again)[name]), name
+    full = built(folder, TrainableConfig())
+    full.load_checkpoint(checkpoint)
+    first = "decoder.layers.0.attn.q_proj"
+    a, b = (whole(weights)[f"{first}.lora_{side}.weight"] for side in "ab")
+    torch.testing.assert_close(
+        whole(full)[f"{first}.weight"], whole(weights)[f"{first}.weight"] + 2.0 * b @ a, atol=1e-6, rtol=1e-6
+    )
+    other = LORA.model_copy(update={"rank": 8})
+    with pytest.raises(BadInputError, match=r"rank = 8, .*; expected the adapter's rank = 4, .*merge = true"):
+        built(folder, other).load_checkpoint(checkpoint)
+    built(folder, other.merging()).load_checkpoint(checkpoint)
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_merging_adapters_leaves_the_weights_in_memory(folder: Path, tmp_path: Path, dtype: str) -> None:
     """In either precision, frozen weights are gathered without a copy, and torchtune adds adapters in place."""
     hardware = ONE.model_copy(update={"compute_dtype": dtype})
-    weights = trained(folder, LORA, hardware)
+    weights = trained(folder, MERGED, hardware)
     before = whole(weights)
     weights.save_checkpoint(folder / "model", tmp_path / "merged")
     weights.save_average(folder / "model", 0.0, tmp_path / "average")
@@ -180,12 +214,13 @@ def test_merging_adapters_leaves_the_weights_in_memory(folder: Path, tmp_path: P
         torch.testing.assert_close(average[name], expected, atol=1e-6, rtol=1e-6)
 
 
-def test_a_state_goes_on_as_if_nothing_had_happened(folder: Path, tmp_path: Path) -> None:
-    weights = trained(folder, LORA)
+@pytest.mark.parametrize("trainable", [LORA, MERGED])
+def test_a_state_goes_on_as_if_nothing_had_happened(folder: Path, tmp_path: Path, trainable: TrainableConfig) -> None:
+    weights = trained(folder, trainable)
     weights.save_state(tmp_path / "state")
     for sharded in (False, True):
-        other = built(folder, LORA, sharded=sharded)
-        other.load_state(tmp_path / "state")
+        other = built(folder, trainable, sharded=sharded)
+        other.load_state(tmp_path / "state", folder / "model")
         for name, tensor in whole(weights).items():
             assert torch.equal(tensor, whole(other)[name])
             moments = weights.optimizer.state.get(weights.masters[name], {})
@@ -194,21 +229,21 @@ def test_a_state_goes_on_as_if_nothing_had_happened(folder: Path, tmp_path: Path
                 assert torch.equal(
                     moment, other_moment.full_tensor() if isinstance(other_moment, DTensor) else other_moment
                 )
-    with pytest.raises(BadInputError, match="a training state of this model"):
+    with pytest.raises(BadInputError, match="an optimizer state of this model"):
         built(folder, TrainableConfig()).load_state(tmp_path / "state")
 
 
 @pytest.mark.long
 def test_two_processes_equal_one_and_a_worker_group_takes_another_choice(folder: Path, tmp_path: Path) -> None:
     with WorkerGroup(ONE, tmp_path / "one") as group:
-        one = group.run(job(folder, tmp_path / "lora", LORA, ONE))
+        one = group.run(job(folder, tmp_path / "lora", MERGED, ONE))
         group.remember("lora", group.write)
         with_all = group.run(job(folder, tmp_path / "all", TrainableConfig(), ONE))
         assert with_all.steps[0].loss == pytest.approx(one.steps[0].loss, abs=1e-6)
         assert with_all.steps[0].grad_norm and one.steps[0].grad_norm
         assert with_all.steps[0].grad_norm > 2 * one.steps[0].grad_norm
     with WorkerGroup(TWO, tmp_path / "two") as pair:
-        two = pair.run(job(folder, tmp_path / "pair", LORA, TWO))
+        two = pair.run(job(folder, tmp_path / "pair", MERGED, TWO))
     for a, b in zip(one.steps, two.steps, strict=True):
         assert a.loss == pytest.approx(b.loss, abs=1e-5)
         assert a.grad_norm == pytest.approx(b.grad_norm, rel=1e-4)

@@ -25,6 +25,7 @@ from stages.training.results import StepMetrics
 from stages.training.step_sums import StepSums
 from stages.training.trainer_batch import TrainerBatch, micro_batches
 from stages.training.worker_group.hardware import TrainHardware
+from tests.support.policies import ARCHITECTURES
 from tests.support.tiers import long_except
 from tests.support.training import assert_same, logprobs_of, repacked, train
 from tests.support.trees import VOCAB, save_model, tree_batch
@@ -62,6 +63,27 @@ def test_micro_batches_and_packing_do_not_matter(
         assert_same(whole, train(checkpoint, tmp_path, columns, loss=loss, reference=reference, **layout))
     again = repacked(columns)
     assert_same(whole, train(checkpoint, tmp_path, again, loss=loss, reference=reference, micro_batch_tokens=40))
+
+
+def test_the_loss_of_the_router_depends_on_neither_rows_nor_processes(tmp_path: Path) -> None:
+    folder, columns = tmp_path / "experts", tree_batch(1, [2, 1, 3, 1], steps=2)
+    save_model(folder, ARCHITECTURES["qwen3-moe"][0], **ARCHITECTURES["qwen3-moe"][1])
+    loss = LossConfig(router_aux_loss_coef=0.5)
+    whole = train(folder, tmp_path, columns, loss=loss)
+    savers = {"micro_batch_tokens": 10, "activation_checkpointing": True, "sharded": True}
+    assert_same(whole, train(folder, tmp_path, columns, loss=loss, **savers))
+    assert_same(whole, train(folder, tmp_path, repacked(columns), loss=loss, micro_batch_tokens=40))
+    without = train(folder, tmp_path, columns)
+    (*_, evened), (*_, plain) = ([step.router_aux_loss or 0.0 for step in metrics] for metrics, _ in (whole, without))
+    assert plain > evened > 2, "two experts a token"
+    for step in whole[0]:
+        assert step.loss == pytest.approx((step.policy_loss or 0.0) + 0.5 * (step.router_aux_loss or 0.0))
+    assert [step.loss for step in without[0]] == [step.policy_loss for step in without[0]]
+
+
+def test_the_loss_of_a_router_needs_experts(checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"router_aux_loss_coef: 0.1, for a model without experts \(qwen2\)"):
+        train(checkpoint, tmp_path, tree_batch(1, [1]), loss=LossConfig(router_aux_loss_coef=0.1))
 
 
 def test_the_groups_of_group_mean_are_whole_where_rows_cut_them(checkpoint: Path, tmp_path: Path) -> None:
@@ -222,7 +244,7 @@ def test_sampler_gap_is_that_of_the_starting_weights(checkpoint: Path, tmp_path:
     flat = TrainerBatch(path, VOCAB).flat([0, 1])
     inputs = weights.policy.inputs(flat, torch.float32, torch.device("cpu"))
     with torch.no_grad():
-        logprobs, _ = weights.policy(inputs, 1.0)
+        logprobs, *_ = weights.policy(inputs, 1.0)
     columns["sampler_logprobs"].reshape(-1)[flat.addresses.numpy()] = (logprobs + 0.125).numpy()
     metrics, _ = train(checkpoint, tmp_path, columns, epochs=1)
     assert metrics[0].sampler_gap_mean == pytest.approx(0.125, abs=1e-5)

@@ -1,4 +1,4 @@
-"""The value model: where values are read, what they learn, and that its checkpoints are read again; positive NLL."""
+"""The critic: where values are read, what they learn, and that its checkpoints are read again; positive NLL."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -178,7 +178,7 @@ def test_targets_of_adjacent_completions() -> None:
     torch.testing.assert_close(half, torch.tensor([0.575, 0.75, 0.9, 1.0, 0.25, 0.0]))
 
 
-def test_a_checkpoint_of_a_value_model_is_read_again_and_says_what_it_is(policy: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_of_a_critic_is_read_again_and_says_what_it_is(policy: Path, tmp_path: Path) -> None:
     weights = loaded(policy, "linear")
     with torch.no_grad():
         weights.masters["value_head.weight"].fill_(0.25)
@@ -188,7 +188,7 @@ def test_a_checkpoint_of_a_value_model_is_read_again_and_says_what_it_is(policy:
     assert "lm_head.weight" not in stored and stored["value_head.weight"].shape == (1, weights.shape.embed_dim)
     again = loaded(tmp_path / "critic", "linear")
     assert again.masters["value_head.weight"].unique().tolist() == [0.25]
-    with pytest.raises(BadInputError, match="a value model with a linear head; expected a bounded head"):
+    with pytest.raises(BadInputError, match="a critic with a linear head; expected a bounded head"):
         loaded(tmp_path / "critic", "bounded")
 
 

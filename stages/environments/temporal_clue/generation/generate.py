@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Collection
-from functools import lru_cache
 
 import numpy as np
 
@@ -14,17 +13,10 @@ from stages.environments.temporal_clue.generation.questions import choose_questi
 from stages.environments.temporal_clue.generation.scenario import draw_scenario, draw_world
 from stages.environments.temporal_clue.language.text import letters
 from stages.environments.temporal_clue.proofs.solver import rules
-from stages.environments.temporal_clue.worlds import World, answer, enumerable, enumerate_worlds
+from stages.environments.temporal_clue.worlds import World, answer, enumerable, enumerate_worlds, worlds_where
 
 ENUMERATION_LIMIT = 3_000
 """Largest number of worlds for which clues are chosen by enumeration instead of CP-SAT; both choose the same clues."""
-
-
-@lru_cache(maxsize=20_000)
-def _mask(shape: Shape, statement: Statement) -> int:
-    """Returns the worlds of a shape in which a statement is true, as bits: bit i stands for world i."""
-    bits = np.packbits(enumerate_worlds(shape).holds(statement), bitorder="little")
-    return int.from_bytes(bits.tobytes(), "little")
 
 
 def _minimise_by_enumeration(shape: Shape, world: World, clues: list[Statement]) -> list[Statement] | None:
@@ -33,7 +25,7 @@ def _minimise_by_enumeration(shape: Shape, world: World, clues: list[Statement])
     Returns:
         The remaining clues; None if all clues together allow a second world.
     """
-    masks = [_mask(shape, clue) for clue in clues]
+    masks = [worlds_where(shape, clue) for clue in clues]
     worlds = enumerate_worlds(shape)
     alone = 1 << int(np.flatnonzero(worlds.same_as(world))[0])
     all_worlds = (1 << len(worlds)) - 1

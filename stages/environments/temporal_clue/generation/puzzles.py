@@ -23,7 +23,7 @@ def generate(config: PuzzleConfig, seed: int) -> Puzzle:
         level = {"steps": directed.concepts.steps, "case_splits": directed.concepts.case_splits}
     digest = formal_digest(formal)
     return Puzzle(
-        puzzle_id=f"temporal-clue-{seed}-{digest[:8]}",
+        prompt_id=f"temporal-clue-{seed}-{digest[:8]}",
         environment="temporal_clue",
         prompt=write_prompt(formal),
         solution=answers(formal.scenario, world, formal.questions + formal.bonus),

@@ -188,7 +188,7 @@ class _Chain:
     def _explained(self, fact: Statement, count: int, earlier: list[Statement]) -> tuple[list[int], list[int]]:
         """Returns positions of clues (of the first `count`) and of earlier facts from which a fact follows.
 
-        Two orders are tried, facts dropped first and clues dropped first; the one that leaves fewer premises wins.
+        Two orders are tried, facts dropped first and clues dropped first; the one that leaves fewer premises is used.
         """
         clues, facts = list(range(count)), list(range(count, count + len(earlier)))
         premises = [*self._clues[:count], *earlier]

@@ -105,7 +105,7 @@ class Judge:
 
 
 def _asserted(text: str, start: int, end: int) -> bool:
-    """Returns whether the sentence around a statement asserts it, and is no hypothesis, alternative or question."""
+    """Returns whether the sentence around a statement asserts it, not as a hypothesis, alternative or question."""
     before = text[max(0, start - _SENTENCE_CHARACTERS) : start]
     boundaries = [match.end() for match in _BOUNDARY.finditer(before)]
     opening = before[boundaries[-1] :] if boundaries else before

@@ -1,9 +1,9 @@
 """Writes derivations: proved statements, each from a few clues and earlier statements, up to the answers."""
 
 import itertools
-from collections.abc import Sequence
-
-import numpy as np
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import and_
 
 from stages.environments.logic_puzzles.lines import cited_line, terse_line
 from stages.environments.puzzle import Style
@@ -11,7 +11,7 @@ from stages.environments.temporal_clue.formal import FormalPuzzle, Statement
 from stages.environments.temporal_clue.language.text import write_statement
 from stages.environments.temporal_clue.proofs.chain import chained_steps
 from stages.environments.temporal_clue.proofs.steps import ProofStep, answer_statements, facts_of
-from stages.environments.temporal_clue.worlds import enumerable, enumerate_worlds
+from stages.environments.temporal_clue.worlds import enumerable, enumerate_worlds, worlds_where
 
 _ENUMERATION_LIMIT = 20_000
 _MOST_PREMISES = 3
@@ -42,47 +42,51 @@ def derive(puzzle: FormalPuzzle, *, from_steps: bool = False) -> list[ProofStep]
 def _short_steps(puzzle: FormalPuzzle, from_steps: bool) -> list[ProofStep]:
     shape = puzzle.scenario.shape
     worlds = enumerate_worlds(shape)
-    premises = [worlds.holds(clue) for clue in puzzle.clues]
-    allowed = np.flatnonzero(np.logical_and.reduce(premises, axis=0, initial=True, where=True))
-    if len(allowed) != 1:
-        raise ValueError(f"the clues allow {len(allowed)} worlds, not one")
-    world = worlds.world(int(allowed[0]))
+    everything = (1 << len(worlds)) - 1
+    premises = [worlds_where(shape, clue) for clue in puzzle.clues]
+    allowed = reduce(and_, premises, everything)
+    if allowed.bit_count() != 1:
+        raise ValueError(f"the clues allow {allowed.bit_count()} worlds, not one")
+    world = worlds.world(allowed.bit_length() - 1)
     targets = answer_statements(shape, world, puzzle.questions + puzzle.bonus)
-    pending = {fact: worlds.holds(fact) for fact in [*targets, *facts_of(shape, world)]}
+    pending = {fact: everything ^ worlds_where(shape, fact) for fact in [*targets, *facts_of(shape, world)]}
     clue_count, steps = len(puzzle.clues), list[ProofStep]()
     missing = set(targets)
     while missing:
         order = range(len(premises))
-        fact, chosen = _easiest(premises, pending, [*order[clue_count:], *order[:clue_count]] if from_steps else order)
-        del pending[fact]
+        order = [*order[clue_count:], *order[:clue_count]] if from_steps else order
+        fact, chosen = _easiest(premises, everything, pending, order)
+        premises.append(everything ^ pending.pop(fact))
         missing.discard(fact)
         earlier = tuple(i - clue_count for i in chosen if i >= clue_count)
         steps.append(ProofStep(fact, tuple(i for i in chosen if i < clue_count), earlier))
-        premises.append(worlds.holds(fact))
     return _needed(steps, set(targets))
 
 
 def _easiest(
-    premises: list[np.ndarray], pending: dict[Statement, np.ndarray], order: Sequence[int]
+    premises: Sequence[int], everything: int, pending: Mapping[Statement, int], order: Sequence[int]
 ) -> tuple[Statement, tuple[int, ...]]:
     """Returns the pending fact that follows from the fewest premises, and the positions of these premises.
 
+    Worlds are bits (see `worlds_where`).
+
     Args:
-        premises: Truth of each premise in every world, bool [worlds].
-        pending: Truth of each fact in every world, bool [worlds].
+        premises: The worlds in which each premise is true.
+        everything: All worlds.
+        pending: The worlds in which each fact is false.
         order: Positions of all premises; among combinations of one size the first in this order is taken.
     """
     for size in range(_MOST_PREMISES + 1):
         for chosen in itertools.combinations(order, size):
-            allowed = np.logical_and.reduce([premises[i] for i in chosen], axis=0) if chosen else None
-            for fact, holds in pending.items():
-                if holds.all() if allowed is None else holds[allowed].all():
+            allowed = reduce(and_, (premises[i] for i in chosen), everything)
+            for fact, false in pending.items():
+                if not allowed & false:
                     return fact, chosen
-    fact, holds = next(iter(pending.items()))
+    fact, false = next(iter(pending.items()))
     kept = list(range(len(premises)))
     for i in list(kept):
         fewer = [j for j in kept if j != i]
-        if holds[np.logical_and.reduce([premises[j] for j in fewer], axis=0)].all():
+        if not reduce(and_, (premises[j] for j in fewer), false):
             kept = fewer
     return fact, tuple(kept)
 
@@ -107,7 +111,7 @@ def write_derivation(puzzle: FormalPuzzle, steps: list[ProofStep], style: Style 
         steps: The steps of `derive`.
         style: See `stages.environments.puzzle.Style`.
     """
-    write = {"plain": _plain_line, "terse": _terse_line, "cited": _cited_line}[style]
+    write = {"plain": _plain_line, "terse": _terse_line, "cited": _cited_line, "bare": _bare_line}[style]
     return "\n".join(write(puzzle, steps, number) for number in range(len(steps)))
 
 
@@ -122,6 +126,10 @@ def _terse_line(puzzle: FormalPuzzle, steps: list[ProofStep], number: int) -> st
     step = steps[number]
     statement = write_statement(puzzle.scenario, step.statement)
     return terse_line(number, [str(i + 1) for i in step.clues] + [f"s{i + 1}" for i in step.steps], statement)
+
+
+def _bare_line(puzzle: FormalPuzzle, steps: list[ProofStep], number: int) -> str:
+    return write_statement(puzzle.scenario, steps[number].statement)
 
 
 def _cited_line(puzzle: FormalPuzzle, steps: list[ProofStep], number: int) -> str:

@@ -12,7 +12,7 @@ from stages.sampling.turns import own_lengths
 REVISION = 1
 
 
-def fold(
+def update_rates(
     ctx: StageContext,
     rollouts: Ref[Rollouts],
     grades: Ref[Grades],
@@ -23,7 +23,7 @@ def fold(
 ) -> Ref[Levels]:
     """Publishes the levels with the rates of an iteration's puzzles in place of older ones of the run.
 
-    All groups that were sampled count, also those that dynamic sampling does not train on.
+    All groups that were sampled count, including those that dynamic sampling does not train on.
 
     Args:
         rollouts: The completions of the iteration.
@@ -31,7 +31,9 @@ def fold(
         before: The levels before the iteration; None if nothing was rated.
         iteration: Number of the iteration.
     """
-    identity = Identity.of("fold", REVISION, {"iteration": iteration}, rollouts=rollouts, grades=grades, levels=before)
+    identity = Identity.of(
+        "update_rates", REVISION, {"iteration": iteration}, rollouts=rollouts, grades=grades, levels=before
+    )
     if published := out.find(identity):
         return published
     sampled = Artifact.open(ctx.store, rollouts).read_tables(ROLLOUTS).sort("group", "sample")
@@ -42,5 +44,5 @@ def fold(
     levels = updated(older, newer)
     attempt = out.attempt(identity)
     attempt.write_table(LEVELS_FILE, levels, LEVELS)
-    facts = {"puzzles": len(newer), "rated": levels["puzzle_id"].n_unique(), "rates": rate_figures(levels)}
+    facts = {"puzzles": len(newer), "rated": levels["prompt_id"].n_unique(), "rates": rate_figures(levels)}
     return attempt.publish(facts, rollouts=rollouts, grades=grades, levels=before)

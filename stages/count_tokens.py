@@ -20,7 +20,7 @@ _FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_templa
 """Files of a model on which the counts and the facts depend."""
 
 
-def count(
+def count_tokens(
     ctx: StageContext, weights: Ref[Checkpoint], puzzles: Ref[Puzzles], *, out: ArtifactAddress[PromptLengths]
 ) -> Ref[PromptLengths]:
     """Publishes the number of tokens of each prompt, chat template included. Checkpoints of one tokenizer share it.
@@ -45,7 +45,7 @@ def count(
     for name in source.names(".parquet"):
         table, split = source.read_table(name, PUZZLES), name.removesuffix(".parquet")
         tokens = pl.Series("tokens", tokenizer.prompt_lengths(table["prompt"].to_list()), dtype=pl.Int32)
-        tables.append(table.select(pl.lit(split).alias("split"), "puzzle_id", tokens))
+        tables.append(table.select(pl.lit(split).alias("split"), "prompt_id", tokens))
     lengths = pl.concat(tables)
     attempt = out.attempt(identity)
     attempt.write_table(LENGTHS_FILE, lengths, PROMPT_LENGTHS)
@@ -61,7 +61,7 @@ def identity_of(store: Store, weights: Ref[Checkpoint], puzzles: Ref[Puzzles]) -
     """Returns the identity of the counts: the set, and the files of the model on which they depend."""
     files = Artifact.open(store, weights).manifest.files
     tokenizer = sha256_json({name: files[name].sha256 for name in _FILES if name in files})
-    return Identity.of("count", REVISION, {"tokenizer": tokenizer}, puzzles=puzzles)
+    return Identity.of("count_tokens", REVISION, {"tokenizer": tokenizer}, puzzles=puzzles)
 
 
 def address_of(store: Store, weights: Ref[Checkpoint], puzzles: Ref[Puzzles]) -> ArtifactAddress[PromptLengths]:

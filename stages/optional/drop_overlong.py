@@ -16,15 +16,15 @@ from stages.context import StageContext
 REVISION = 1
 
 
-class ShortenConfig(Config):
+class DropOverlongConfig(Config):
     """Says which prompts are overlong."""
 
     context_tokens: int = Field(ge=1, le=1_000_000_000, description="Prompts of so many tokens or more are left out.")
 
 
-def shorten(
+def drop_overlong(
     ctx: StageContext,
-    config: ShortenConfig,
+    config: DropOverlongConfig,
     puzzles: Ref[Puzzles],
     lengths: Ref[PromptLengths],
     *,
@@ -45,21 +45,21 @@ def shorten(
     attempt, left, dropped = out.attempt(identity), dict[str, int](), dict[str, int]()
     for name in source.names(".parquet"):
         table, split = source.read_table(name, PUZZLES), name.removesuffix(".parquet")
-        ids = overlong.filter(pl.col("split") == split)["puzzle_id"].to_list()
-        kept = table.filter(~pl.col("puzzle_id").is_in(ids))
+        ids = overlong.filter(pl.col("split") == split)["prompt_id"].to_list()
+        kept = table.filter(~pl.col("prompt_id").is_in(ids))
         attempt.write_table(name, kept, PUZZLES)
         left[split], dropped[split] = len(kept), len(table) - len(kept)
     facts = {**source.manifest.facts, **left, "dropped": dropped, "context_tokens": config.context_tokens}
     return attempt.publish(facts, puzzles=puzzles, lengths=lengths)
 
 
-def identity_of(config: ShortenConfig, puzzles: Ref[Puzzles], lengths: Ref[PromptLengths]) -> Identity:
+def identity_of(config: DropOverlongConfig, puzzles: Ref[Puzzles], lengths: Ref[PromptLengths]) -> Identity:
     """Returns the identity of the shorter set."""
-    return Identity.of("shorten", REVISION, config, puzzles=puzzles, lengths=lengths)
+    return Identity.of("drop_overlong", REVISION, config, puzzles=puzzles, lengths=lengths)
 
 
 def address_of(
-    store: Store, config: ShortenConfig, puzzles: Ref[Puzzles], lengths: Ref[PromptLengths]
+    store: Store, config: DropOverlongConfig, puzzles: Ref[Puzzles], lengths: Ref[PromptLengths]
 ) -> ArtifactAddress[Puzzles]:
     """Returns the address of the shorter set: beside the whole one, named by its identity."""
     return ArtifactAddress(store, shared_key(Shared.PUZZLES, "shorter", identity_of(config, puzzles, lengths)), Puzzles)

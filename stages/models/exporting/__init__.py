@@ -1,0 +1,1 @@
+"""Checkpoints as files that other programs read: Hugging Face folders, PEFT adapters, GGUF. No torch."""

@@ -1,0 +1,103 @@
+"""Writes a checkpoint as a folder that transformers, PEFT and vLLM read."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from artifacts.errors import BadInputError
+from artifacts.local.input_files import LARGEST_WEIGHTS, copy_input
+from stages.models.adapters import ADAPTER_WEIGHTS, base_of, has_adapter, read_adapter_config
+from stages.models.exporting.weights import Floats, full_tensors
+from stages.models.json_file import read_json
+from stages.models.shape import read_shape
+from stages.models.source import SETTINGS_FILES, TOKENIZER_FILES, copy_files
+from stages.models.spellings import write_both_spellings
+from stages.models.tensor_file import write_floats
+from stages.models.tensors import WEIGHTS, check_weights, stored_tensors
+from stages.models.value_head import VALUE_HEAD
+
+Dtype = Literal["bf16", "fp16"]
+CARD = "README.md"
+_STORED_AS = {"bf16": ("BF16", "bfloat16"), "fp16": ("F16", "float16")}
+_LARGEST_HALF = 65504.0
+
+
+def check_empty(out: Path) -> None:
+    """Checks that a folder can be written: it does not exist, or is empty.
+
+    Raises:
+        BadInputError: It holds files, or is no folder, or a link to nothing.
+    """
+    if (out.exists() or out.is_symlink()) and (not out.is_dir() or any(out.iterdir())):
+        found = "a folder that is not empty" if out.is_dir() else "a file"
+        raise BadInputError(str(out), found, "a new or empty folder", "name another one, or remove what is there")
+
+
+def export_folder(source: Path, out: Path, card: str, *, merge: bool, dtype: Dtype, base: str | None) -> None:
+    """Writes a checkpoint, its tokenizer with chat template, its generation config and a model card.
+
+    Args:
+        source: Checkpoint folder; one with an adapter has the link `base`.
+        out: Folder to make, new or empty.
+        card: Text of the model card; empty for none.
+        merge: Write full weights also of a checkpoint with an adapter.
+        dtype: Type of full weights; an adapter keeps float32.
+        base: Id of an adapter's base on the hub; None if it has none.
+
+    Raises:
+        BadInputError: The folder is not empty, the checkpoint is damaged or a critic, or a weight is too large for
+            float16.
+    """
+    check_empty(out)
+    check_weights(source)
+    if read_shape(source).value_head is not None:
+        raise BadInputError(str(source), f"a critic ({VALUE_HEAD})", "a language model", "export its policy")
+    out.mkdir(parents=True, exist_ok=True)
+    copy_files(source, out, (*SETTINGS_FILES, *TOKENIZER_FILES))
+    _write_generation_config(out)
+    if has_adapter(source) and not merge:
+        copy_input(source / ADAPTER_WEIGHTS, out / ADAPTER_WEIGHTS, "a LoRA adapter", most_bytes=LARGEST_WEIGHTS)
+        replace(read_adapter_config(source), base=base).write(out)
+        (out / "config.json").unlink()  # with one, transformers would look for full weights here
+    else:
+        stored, name = _STORED_AS[dtype]
+        shapes = {tensor: entry.shape for tensor, entry in stored_tensors(base_of(source)).items()}
+        write_floats(out / WEIGHTS, shapes, _checked(full_tensors(source), dtype), stored)
+        config = read_json(out / "config.json")
+        config["dtype"] = config["torch_dtype"] = name
+        (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    write_both_spellings(out)
+    if card:
+        (out / CARD).write_text(card, encoding="utf-8")
+
+
+def full_folder(source: Path, out: Path) -> Path:
+    """Returns a folder with full weights: a checkpoint folder itself, or `out`, where an adapter is merged in bf16."""
+    if not has_adapter(source):
+        return source
+    shutil.rmtree(out, ignore_errors=True)
+    export_folder(source, out, "", merge=True, dtype="bf16", base=None)
+    return out
+
+
+def _checked(tensors: Iterator[tuple[str, Floats]], dtype: Dtype) -> Iterator[tuple[str, Floats]]:
+    for name, values in tensors:
+        largest = float(np.abs(values).max(initial=0.0))
+        if not np.isfinite(largest) or (dtype == "fp16" and largest > _LARGEST_HALF):
+            raise BadInputError(f"--dtype {dtype}", f"a weight of {largest:g} in {name}", "weights in its range")
+        yield name, values
+
+
+def _write_generation_config(out: Path) -> None:
+    path = out / "generation_config.json"
+    if path.is_file():
+        return
+    config = read_json(out / "config.json")
+    tokens = ("bos_token_id", "eos_token_id", "pad_token_id")
+    settings: dict[str, Any] = {name: config[name] for name in tokens if config.get(name) is not None}
+    path.write_text(json.dumps({"do_sample": True, **settings}, indent=2) + "\n", encoding="utf-8")

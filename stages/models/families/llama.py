@@ -1,0 +1,13 @@
+"""Llama 2 and 3, SmolLM and SmolLM2: a plain decoder with optional biases."""
+
+from dataclasses import replace
+
+from stages.models.shape import ConfigFile, DecoderShape, Family
+
+
+def _describe(shape: DecoderShape, config: ConfigFile) -> DecoderShape:
+    bias = config.switch("attention_bias")
+    return replace(shape, qkv_bias=bias, output_bias=bias, mlp_bias=config.switch("mlp_bias"))
+
+
+FAMILY = Family("llama", "LlamaForCausalLM", _describe)

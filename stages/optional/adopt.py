@@ -1,0 +1,104 @@
+"""The stage that publishes a LoRA adapter from outside the store as a checkpoint, so that a run can continue it."""
+
+import re
+from pathlib import Path
+
+from artifacts.address import ArtifactAddress
+from artifacts.documents.parsing import is_folder
+from artifacts.errors import BadInputError
+from artifacts.identity import Identity
+from artifacts.local.input_files import LARGEST_WEIGHTS, copy_input
+from artifacts.reading import Artifact
+from artifacts.refs import Checkpoint, Ref
+from stages.context import StageContext
+from stages.models.adapter_config import ADAPTER_CONFIG
+from stages.models.adapters import ADAPTER_WEIGHTS, read_adapter_config
+from stages.models.folder import content_of
+from stages.models.shape import read_shape
+from stages.models.source import SETTINGS_FILES, TOKENIZER_FILES, copy_files
+from stages.models.stored import BASE, holds_adapter
+from stages.models.tensors import check_adapter, tensors_of
+
+REVISION = 1
+_HUB_ID = re.compile(r"(?P<id>[\w.-]+/[\w.-]+?)(@(?P<revision>[\w.-]+))?")
+
+
+def adopt(
+    ctx: StageContext, adapter: str, base: Ref[Checkpoint], *, out: ArtifactAddress[Checkpoint]
+) -> Ref[Checkpoint]:
+    """Publishes a PEFT adapter as a checkpoint over its base.
+
+    Args:
+        adapter: A local folder, or a model of the hub as `ID` or `ID@REVISION`.
+        base: The model that the adapter was trained on.
+
+    Raises:
+        BadInputError: There is no such adapter, it is of another base or of another kind than plain LoRA, or the base
+            has an adapter itself.
+    """
+    identity = identity_of(adapter, base)
+    if published := out.find(identity):
+        return published
+    below = Artifact.open(ctx.store, base).manifest
+    if holds_adapter(below):
+        remedy = "export it with --merge, and name the folder as the model"
+        raise BadInputError("model.adapter", f"a second adapter over {base.key}", "a base without one", remedy)
+    folder = ctx.local_folder(base)
+    attempt = out.attempt(identity)
+    with ctx.folder(attempt) as made:
+        source = adapter_folder(adapter)
+        config = check_adapter(source, tensors_of(read_shape(folder)))
+        copy_files(folder, made, (*SETTINGS_FILES, *TOKENIZER_FILES))
+        copy_input(source / ADAPTER_WEIGHTS, made / ADAPTER_WEIGHTS, "a LoRA adapter", most_bytes=LARGEST_WEIGHTS)
+        config.write(made)
+    return attempt.publish({"licence": below.facts.get("licence"), "adapter": adapter}, **{BASE: base})
+
+
+def identity_of(adapter: str, base: Ref[Checkpoint]) -> Identity:
+    """Returns the identity of an adopted adapter: a local folder by its content, a hub model by its id and revision.
+
+    Raises:
+        BadInputError: A local folder cannot be read.
+    """
+    local = local_adapter(adapter)
+    source = {"adapter": adapter} if local is None else {"files": content_of(local)}
+    return Identity.of("adopt", REVISION, source, base=base)
+
+
+def local_adapter(adapter: str) -> Path | None:
+    """Returns the local folder that `model.adapter` names; None if it names a model of the hub.
+
+    Raises:
+        BadInputError: It names neither.
+    """
+    folder = Path(adapter).expanduser()
+    if is_folder(folder):
+        return folder
+    if adapter.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(adapter):
+        raise BadInputError("model.adapter", f"no folder {adapter}", "a folder of a PEFT adapter, or an id of the hub")
+    return None
+
+
+def adapter_folder(adapter: str) -> Path:
+    """Returns a local folder with an adapter's two files; one on the hub is downloaded, its settings first.
+
+    Raises:
+        BadInputError: There is no such adapter, or it is of another kind than plain LoRA.
+    """
+    if (folder := local_adapter(adapter)) is not None:
+        return folder
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    match = _HUB_ID.fullmatch(adapter)
+    assert match is not None  # checked by `local_adapter`
+    folder = Path()
+    try:
+        for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
+            folder = Path(hf_hub_download(match["id"], name, revision=match["revision"])).parent
+            read_adapter_config(folder)
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        problem = f"{adapter} cannot be fetched ({' '.join(str(error).split())[:200]})"
+        remedy = "check the name, the network, and the token for a private model"
+        raise BadInputError("model.adapter", problem, f"a repository with {ADAPTER_CONFIG}", remedy) from error
+    return folder

@@ -1,0 +1,173 @@
+"""`deerstalker export`: GGUF that this project reads again, and a push to a hub."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from artifacts.address import ArtifactAddress
+from artifacts.errors import BadInputError
+from artifacts.identity import Identity
+from artifacts.refs import Checkpoint
+from artifacts.store.store import Store
+from stages.models.convert import convert_gguf
+from stages.models.exporting.folder import export_folder
+from stages.models.exporting.gguf_file import check_gguf, write_gguf
+from stages.models.from_scratch import ScratchModel, make_scratch
+from stages.models.shape import read_shape
+from stages.models.source import GgufPackageModel, materialise
+from stages.models.tensors import WEIGHTS
+from stages.models.tokenizers.chat import ChatTokenizer
+from stages.optional.adopt import adapter_folder
+from tests.support.engines import TEXTS
+from tests.support.hub_server import use_hub
+from tests.support.json_page import check_documented
+from tests.support.pushed_hub import TOKEN, PushedHub, pushed_hub
+from tests.support.trees import save_model
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "Llama": {"tie_word_embeddings": False},
+    "Qwen2": {"tie_word_embeddings": True},
+    "Qwen3": {"tie_word_embeddings": True, "head_dim": 128},  # transformers 5.19 reads no other from GGUF
+}
+
+
+def source_of(folder: Path, architecture: str) -> Path:
+    """A random model with the tokenizer of SmolLM2's size class: byte-level BPE."""
+    folder.mkdir()
+    make_scratch(ScratchModel(vocabulary=300), TEXTS, folder)
+    config = json.loads((folder / "config.json").read_text())
+    taken = {name: config[name] for name in ("vocab_size", "eos_token_id", "pad_token_id", "bos_token_id")}
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    for first, second in (("h", "e"), ("t", "he")):
+        tokenizer["model"]["vocab"][first + second] = taken["vocab_size"]
+        tokenizer["model"]["merges"].append([first, second])
+        taken["vocab_size"] += 1
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    save_model(folder, architecture, **taken, **SHAPES[architecture])
+    return folder
+
+
+def alone(file: Path) -> Path:
+    """Moves a file to a folder of its own, so that its reader finds no tokenizer beside it."""
+    folder = file.parent.with_name("alone")
+    folder.mkdir()
+    return file.rename(folder / file.name)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("architecture", sorted(SHAPES))
+def test_gguf_is_read_again_with_the_same_weights(tmp_path: Path, architecture: str) -> None:
+    source = source_of(tmp_path / "source", architecture)
+    export_folder(source, tmp_path / "out", "", merge=False, dtype="bf16", base=None)
+    convert_gguf(alone(write_gguf(tmp_path / "out", "bf16")), tmp_path / "again", None)
+    before, after = (load_file(folder / WEIGHTS) for folder in (tmp_path / "out", tmp_path / "again"))
+    assert before.keys() == after.keys()
+    for name, tensor in before.items():
+        assert torch.equal(tensor, after[name]), name
+    sizes = (
+        "embed_dim",
+        "layers",
+        "heads",
+        "kv_heads",
+        "head_dim",
+        "hidden_dim",
+        "rope",
+        "tied",
+        "max_positions",
+    )
+    shapes = [read_shape(folder) for folder in (tmp_path / "out", tmp_path / "again")]
+    assert [getattr(shapes[0], size) for size in sizes] == [getattr(shapes[1], size) for size in sizes]
+    chats = [ChatTokenizer(folder) for folder in (tmp_path / "out", tmp_path / "again")]
+    assert chats[1].eos_ids == chats[0].eos_ids[-1:], "the file has room for one"
+
+
+@pytest.mark.long
+def test_smollm2_is_written_as_gguf_and_read_again(tmp_path: Path) -> None:
+    materialise(GgufPackageModel(), tmp_path / "model")
+    export_folder(tmp_path / "model", tmp_path / "out", "", merge=False, dtype="fp16", base=None)
+    convert_gguf(alone(write_gguf(tmp_path / "out", "fp16")), tmp_path / "again", None)
+    chats = [ChatTokenizer(tmp_path / name) for name in ("model", "again")]
+    for text in ("It's 1,234 o'clock.\n\n  Über-Fall", *TEXTS):
+        assert chats[0].prompt_token_ids(text) == chats[1].prompt_token_ids(text)
+    before, after = (load_file(tmp_path / name / WEIGHTS) for name in ("model", "again"))
+    for name, tensor in before.items():
+        torch.testing.assert_close(tensor, after[name], rtol=2**-7, atol=1e-6)
+
+
+def test_gguf_of_another_kind_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    source = source_of(tmp_path / "source", "Qwen3")
+    tokenizer = json.loads((source / "tokenizer.json").read_text())
+    tokenizer["model"]["type"] = "Unigram"
+    (source / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(BadInputError, match="--gguf: a tokenizer of type Unigram; expected byte-level BPE"):
+        check_gguf(source)
+
+
+def exported(store: Path, *arguments: str, hub: PushedHub, token: str | None) -> subprocess.CompletedProcess[str]:
+    """Runs the command in a process, which reads the hub's address and the token from its environment."""
+    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(store.parent / "hub-cache")}
+    environment.pop("HF_TOKEN", None)
+    if token is not None:
+        environment["HF_TOKEN"] = token
+    command = [
+        sys.executable,
+        "-c",
+        "from flows.cli.app import main; main()",
+        "export",
+        *arguments,
+        "--store",
+        str(store),
+    ]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.long
+def test_a_checkpoint_is_pushed_with_the_users_token(tmp_path: Path) -> None:
+    """A private repository with all files; without a token, or with a wrong one, one line and nothing pushed."""
+    store = Store.open(str(tmp_path / "store"))
+    attempt = ArtifactAddress(store, "models/mine", Checkpoint).attempt(Identity.of("fetch", 1, {"id": "owner/base"}))
+    with attempt.folder(tmp_path) as folder:
+        make_scratch(ScratchModel(vocabulary=300), TEXTS, folder)
+    attempt.publish({"licence": "mit"})
+    with pushed_hub() as hub:
+        for token, found in ((None, "no token of the hub"), ("wrong", "401")):
+            refused = exported(tmp_path / "store", "models/mine", "hub:me/mine", hub=hub, token=token)
+            assert refused.returncode in (1, 2) and found in refused.stderr and refused.stderr.count("\n") == 1
+            assert not hub.files
+        wrong = exported(tmp_path / "store", "models/mine", "hub:me/mine/more", hub=hub, token=TOKEN)
+        assert wrong.returncode == 2 and wrong.stderr.startswith("error: hub:me/mine/more: ")
+        done = exported(tmp_path / "store", "models/mine", "hub:me/mine", "--json", hub=hub, token=TOKEN)
+        assert done.returncode == 0, done.stderr
+        check_documented("export", json.loads(done.stdout))
+        files = json.loads(done.stdout)["files"]
+        assert json.loads(done.stdout)["place"] == f"{hub.url}/me/mine" and hub.private == {"me/mine": True}
+        assert {f"me/mine/{name}" for name in files} == hub.files.keys()
+        card = hub.files["me/mine/README.md"].decode()
+        assert 'license: "mit"' in card and 'base_model: "owner/base"' in card
+        assert hub.files["me/mine/model.safetensors"] and TOKEN not in done.stdout + done.stderr
+
+
+def test_an_adapter_comes_from_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from stages.models.adapter_config import AdapterConfig
+
+    AdapterConfig(4, 8.0, False, ("q_proj",)).write(tmp_path)
+    with pushed_hub() as hub:
+        use_hub(hub.url, monkeypatch)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        hub.files["me/mine/adapter_config.json"] = (tmp_path / "adapter_config.json").read_bytes()
+        with pytest.raises(
+            BadInputError, match=r"model.adapter: me/mine cannot be fetched .*adapter_model.safetensors"
+        ):
+            adapter_folder("me/mine")
+        hub.files["me/mine/adapter_model.safetensors"] = b"weights"
+        assert (adapter_folder("me/mine@main") / "adapter_model.safetensors").read_bytes() == b"weights"
+    with pytest.raises(BadInputError, match=r"model\.adapter: no folder \./nowhere"):
+        adapter_folder("./nowhere")

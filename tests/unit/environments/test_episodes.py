@@ -1,0 +1,138 @@
+"""Environments with steps: items, observations, rewards, texts of episodes, and every way to fail."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from artifacts.errors import BadInputError
+from stages.environments import environment
+from stages.environments.capabilities import TakesSteps
+from stages.environments.puzzle import Puzzle
+from stages.environments.solver_tool import own_words, read_episode, without_marks, write_episode
+from stages.environments.tables import graded_texts, observed_by_id, to_table
+from stages.environments.user_code.config import FunctionConfig
+from stages.sampling.collect import tool_of
+from stages.sampling.config import SamplingConfig
+from stages.sampling.turns import Steps
+from tests.support.episodes import WILD, game
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("episodes")
+    (folder / "guess.py").write_text(game())
+    (folder / "wild.py").write_text(WILD)
+    return folder
+
+
+def episodes(folder: Path, name: str, count: int = 1, **settings: Any) -> list[Puzzle]:
+    config = FunctionConfig(environment=name, **settings).located(folder)
+    return environment.of(config).source(config).items({"train": count, "val": 0, "test": 0}, 7).splits["train"]
+
+
+def graded(text: str, puzzle: Puzzle) -> Any:
+    (grade,) = graded_texts([(text, puzzle.prompt_id)], {puzzle.prompt_id: puzzle}, "strict")
+    return grade
+
+
+def test_the_game_of_the_page_is_played_and_graded(folder: Path) -> None:
+    """Episodes that begin alike are different items; a binary search finds every number in four guesses."""
+    assert len([line for line in game().splitlines() if line.strip()]) <= 25
+    items = episodes(folder, "guess.py:Guess", 12)
+    assert len({item.prompt for item in items}) == 1
+    assert len({item.digest for item in items}) == 12 == len({item.seed for item in items})
+    observe = observed_by_id(to_table(items))
+    assert observe is not None
+    numbers: set[int] = set()
+    for item in items:
+        low, high = 1, 9
+        turns, observations = list[str](), list[str]()
+        while True:
+            turns.append(str((low + high) // 2))
+            if (said := observe(item.prompt_id, turns)) is None:
+                break
+            observations.append(said)
+            low, high = ((low + high) // 2 + 1, high) if said == "Higher" else (low, (low + high) // 2 - 1)
+        text = write_episode(turns, observations)
+        assert read_episode(text) == (turns, observations)
+        assert own_words(text, filler="").split() == turns
+        assert (graded(text, item).accuracy, graded(text, item).exact) == (1.0, True)
+        numbers.add(int(turns[-1]))
+    assert len(numbers) > 4
+    assert [graded(text, items[0]).accuracy for text in ("", "x", "12")] == pytest.approx([0.0, 0.0, 0.15])
+
+
+@pytest.mark.parametrize("name", ["wild.py:Count", "wild.py:Gym"])
+def test_rewards_of_the_attribute_and_of_gymnasiums_five_values_are_the_same(folder: Path, name: str) -> None:
+    (item,) = episodes(folder, name)
+    known = environment.get(item.environment)
+    assert isinstance(known, TakesSteps)
+    turns = ["a", "b", "c"]
+    observations = [known.observe(turns[: n + 1], item) for n in range(3)]
+    assert observations == ["a heard, 2 left", "b heard, 1 left", None]
+    texts = [write_episode(turns[:n], ["a heard, 2 left", "b heard, 1 left"][: n - 1]) for n in (1, 2, 3)]
+    assert [graded(text, item).accuracy for text in texts] == [0.25, 0.5, 0.75]
+
+
+def test_thoughts_are_left_out_of_each_turn_and_marks_of_the_model_mean_nothing(folder: Path) -> None:
+    (item,) = episodes(folder, "wild.py:Count")
+    known = environment.get(item.environment)
+    assert isinstance(known, TakesSteps)
+    assert known.observe(["<think>what</think>a", "<think>not yet"], item) == " heard, 1 left"
+    turns = [without_marks("x\n<told>\na heard, 9 left\n</told>\n"), "<think>b</think>b"]
+    first = known.observe(turns[:1], item)
+    assert first is not None
+    text = write_episode(turns, [without_marks(first)])
+    assert read_episode(text)[0] == turns
+    assert graded(text, item).accuracy == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "note"),
+    [
+        ("Raises", "raised KeyError: 'a'"),
+        ("Single", "raised TypeError: step returned 'b', expected (observation, done), the first of them a text"),
+        ("NoReward", "raised AttributeError: 'NoReward' object has no attribute 'reward'"),
+        ("Loops", "timeout"),
+    ],
+)
+def test_an_episode_whose_step_fails_ends_and_gets_0_and_its_reason(folder: Path, name: str, note: str) -> None:
+    (item,) = episodes(folder, f"wild.py:{name}", limit_s=0.2)
+    known = environment.get(item.environment)
+    assert isinstance(known, TakesSteps)
+    assert known.observe(["a"], item) is None
+    grade = graded("a", item)
+    assert (grade.accuracy, grade.answers["answer"].note) == (0.0, note)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("NoStep", r"NoStep has no method step; write def step\(self, completion\)"),
+        ("Seedless", r"Seedless\.reset\(\): .*; write def reset\(self, seed\)"),
+        ("NoPrompt", r"has the prompt None, expected a text"),
+        ("Prompts", r"'prompt' is '0\.\d+' and then '0\.\d+'.* expected the same items each time"),
+    ],
+)
+def test_an_object_that_cannot_be_played_is_refused_in_one_line(folder: Path, name: str, message: str) -> None:
+    with pytest.raises(BadInputError, match=message):
+        episodes(folder, f"wild.py:{name}", 3)
+
+
+def test_an_environment_that_says_something_else_the_second_time_is_refused(folder: Path) -> None:
+    (item,) = episodes(folder, "wild.py:Random")
+    expected = r"wild\.py:Random\.step, .*returned '0\.\d+' after turn 1, where it had returned '5'; .*the same observ"
+    with pytest.raises(BadInputError, match=expected):
+        graded(write_episode(["a", "b"], ["5"]), item)
+    (item,) = episodes(folder, "wild.py:Rich")
+    with pytest.raises(BadInputError, match=r"returned 7; expected a reward from 0 to 1"):
+        graded("a", item)
+
+
+@pytest.mark.parametrize("setting", [{"presence_penalty": 1.0}, {"tool_calls": 2}])
+def test_settings_that_would_begin_again_in_each_turn_are_refused(folder: Path, setting: dict[str, Any]) -> None:
+    table = to_table(episodes(folder, "wild.py:Count"))
+    assert isinstance(tool_of(table, SamplingConfig(), thought_opened=False), Steps)
+    with pytest.raises(BadInputError, match=rf"sampling\.{next(iter(setting))}: set, but .*; leave it out"):
+        tool_of(table, SamplingConfig(**setting), thought_opened=False)
