@@ -56,6 +56,7 @@ class Interrupts:
         self._limit_s = limit_s
         self._raises = True
         self._received: int | None = None
+        self._reading = threading.Lock()
         self._lock = threading.Lock()
         self._told = False
         self._main = threading.main_thread().ident
@@ -89,8 +90,7 @@ class Interrupts:
         Returns:
             The exit status; None if there was no signal and no such error.
         """
-        watched = [] if self._wake_read is None else [self._wake_read]
-        while self._received is None and select.select(watched, [], [], 0)[0]:
+        while self._unread():
             time.sleep(0.001)  # the watching thread is about to read a signal
         received = self._received
         if received is None and error is not None:
@@ -110,9 +110,11 @@ class Interrupts:
         """Waits for a signal, makes the main thread notice it, and ends the process after the limit."""
         received = None
         while received is None:
-            received = next((number for number in os.read(wake_read, 64) if number in _STATUS), None)
+            select.select([wake_read], [], [])
+            with self._reading:
+                received = next((number for number in os.read(wake_read, 64) if number in _STATUS), None)
+                self._received = self._received or received  # a library, as Prefect, may have replaced our handler
         status = _STATUS[received]
-        self._received = self._received or received  # a library, as Prefect, may have put its handler in place of ours
         deadline = time.monotonic() + self._limit_s
         while time.monotonic() < deadline:
             if self._raises and self._main is not None:
@@ -121,6 +123,12 @@ class Interrupts:
             time.sleep(_NUDGE_INTERVAL_S)
         self._tell(status)
         os._exit(status)
+
+    def _unread(self) -> bool:
+        """Whether a signal has come that nobody noted; one that the watching thread has just read is noted."""
+        with self._reading:
+            watched = [] if self._wake_read is None else [self._wake_read]
+            return self._received is None and bool(select.select(watched, [], [], 0)[0])
 
     def _tell(self, status: int) -> None:
         with self._lock:

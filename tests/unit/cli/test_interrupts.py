@@ -116,3 +116,28 @@ app.main()
     )
     assert ended.stderr == "error: interrupted; the same command continues where it stopped\n"
     assert ended.returncode == 130
+
+
+def test_a_signal_that_is_being_read_is_told_as_one() -> None:
+    """The watching thread has taken it off the pipe; the main thread asks before it is noted."""
+    program = _PROGRAM.replace(
+        "app.main()",
+        """
+import os
+read = os.read
+def slow(*arguments):
+    taken = read(*arguments)
+    time.sleep(0.3)
+    return taken
+os.read = slow
+app.main()
+""",
+    )
+    command = [sys.executable, "-c", program, "replaced"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=_LIMIT_S)
+    assert errors == "error: terminated; the same command continues where it stopped\n"
+    assert process.returncode == 143
