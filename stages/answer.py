@@ -13,8 +13,8 @@ from artifacts.reading import Artifact
 from artifacts.refs import Answers, Checkpoint, Puzzles, Ref
 from artifacts.schemas import ANSWERS, ANSWERS_FILE, PUZZLES, as_table
 from artifacts.store.store import Store
-from stages.answering.client import Reply
 from stages.answering.purchase import PuzzleSample, Service, buy, row_of
+from stages.answering.reply import Reply
 from stages.answering.settings import ApiRequest
 from stages.answering.stored import REVISION, missing_questions, stored_answers
 from stages.context import StageContext

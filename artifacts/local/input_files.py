@@ -131,6 +131,12 @@ def joined(parts: Iterable[bytes], most_bytes: int, longest_s: float = math.inf)
     return kept[0] if len(kept) == 1 else b"".join(kept)
 
 
+def answer_content(coding: str, parts: Iterable[bytes], most_bytes: int, longest_s: float) -> bytes:
+    """Returns the content of an HTTP answer: `joined` of its decoded parts, once `check_coding` passed its header."""
+    check_coding(coding)
+    return joined(parts, most_bytes, longest_s)
+
+
 def read_input(
     path: Path | str, expected: str, remedy: str = "", *, where: str = "", most_bytes: int = LARGEST_DOCUMENT
 ) -> bytes:

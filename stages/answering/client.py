@@ -7,7 +7,6 @@ import os
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
@@ -17,7 +16,7 @@ from artifacts.documents.conversation import messages_of
 from artifacts.documents.suggestions import did_you_mean
 from artifacts.errors import BadInputError, DeerstalkerError
 from artifacts.local.input_files import LARGEST_DOCUMENT, PLAIN_OR_GZIP, UnfitInputError, check_coding, check_size
-from artifacts.schemas import Outcome
+from stages.answering.reply import Reply, objects_in, reply_of
 from stages.answering.settings import Access, ApiRequest
 
 _TRANSIENT = (408, 409, 425, 429)
@@ -70,41 +69,6 @@ class _PassingError(Exception):
     def __init__(self, words: str, delay_s: float | None = None, *, charged: bool = False) -> None:
         super().__init__(words)
         self.words, self.delay_s, self.charged = words, delay_s, charged
-
-
-@dataclass(frozen=True)
-class Reply:
-    """A reply of a model.
-
-    Attributes:
-        text: The answer; empty if there is none.
-        reasoning: The reasoning that the reply shows; None if it shows none.
-        outcome: How the answer ended.
-        finish_reason: The provider's word for the outcome; empty if there is none.
-        detail: Words of a refusal or an error; None if there are none.
-        usage: The token counts of the reply, all fields as the provider sent them.
-        response_id: Id of the reply; empty if it has none.
-        model: Name of the model in the reply.
-        fingerprint: Fingerprint of the provider's system; None if it has none.
-        provider: Provider to which a router passed the question; None if the reply names none.
-        latency_s: Seconds of the attempt that succeeded.
-        attempts: Number of attempts.
-        charged: Number of earlier attempts that the provider may charge, because their replies were lost.
-    """
-
-    text: str
-    reasoning: str | None
-    outcome: Outcome
-    finish_reason: str
-    detail: str | None
-    usage: dict[str, Any]
-    response_id: str
-    model: str
-    fingerprint: str | None
-    provider: str | None
-    latency_s: float
-    attempts: int
-    charged: int
 
 
 def key_of(access: Access, where: str) -> str:
@@ -215,7 +179,7 @@ class ApiClient:
         except ValueError as error:
             problem = f"{base_url} is not an API: GET /models answers {content[:40]!r}"
             raise BadInputError(self._where, problem, expected, "correct base_url") from error
-        entries = _items(listed.get("data") if isinstance(listed, dict) else listed)
+        entries = objects_in(listed.get("data") if isinstance(listed, dict) else listed)
         names = [str(item["id"]) for item in entries if isinstance(item.get("id"), str)]
         if names and not _lists(names, self._request.model):
             hint = did_you_mean(self._request.model, names)
@@ -246,7 +210,7 @@ class ApiClient:
                     raise LostError(attempt + 1, error.words) from error
                 await asyncio.sleep(self._delay_s(attempt, error.delay_s))
             else:
-                return _reply(reply, latency_s=time.perf_counter() - started, attempts=attempt + 1, charged=charged)
+                return reply_of(reply, latency_s=time.perf_counter() - started, attempts=attempt + 1, charged=charged)
         raise AssertionError("the loop returns or raises")
 
     async def _asked(self, prompt: str, sample: int, token: str) -> dict[str, Any]:
@@ -284,7 +248,7 @@ class ApiClient:
         if not isinstance(body, dict):
             raise _PassingError(f"a reply that is not an object, {self._masked(repr(body))[:80]}", charged=True)
         reply = cast("dict[str, Any]", body)
-        if not _items(reply.get("choices")):
+        if not objects_in(reply.get("choices")):
             fault = reply.get("error")
             code = cast("dict[str, Any]", fault).get("code") if isinstance(fault, Mapping) else None
             status = code if isinstance(code, int) and 400 <= code < 600 else 502
@@ -322,12 +286,6 @@ class ApiClient:
         return text.replace(self._key, "***") if self._key else text
 
 
-def _items(value: object) -> list[dict[str, Any]]:
-    """Returns the objects in a JSON list; an empty list for any other value."""
-    entries = cast("list[object]", value) if isinstance(value, list) else []
-    return [cast("dict[str, Any]", item) for item in entries if isinstance(item, dict)]
-
-
 def _lists(names: Sequence[str], model: str) -> bool:
     """Returns whether a list has a model; lists may omit a router's `:variant` and add the prefix `models/`."""
     plain = {name.removeprefix("models/") for name in names}
@@ -353,53 +311,6 @@ def _retry_after_s(headers: Mapping[str, str]) -> float | None:
         except ValueError:
             return None
     return max(0.0, delay_s) if math.isfinite(delay_s) else None
-
-
-def _reply(body: dict[str, Any], *, latency_s: float, attempts: int, charged: int) -> Reply:
-    choice = _items(body["choices"])[0]
-    message = _table(choice.get("message"))
-    text, finish_reason = _content(message.get("content")), _text(choice.get("finish_reason")) or ""
-    refusal, fault = _text(message.get("refusal")), _table(choice.get("error"))
-    outcome: Outcome = "answered"
-    if finish_reason == "error" or fault:
-        outcome = "error"
-    elif refusal or finish_reason == "content_filter":
-        outcome = "refusal"
-    elif finish_reason == "length":
-        outcome = "length"
-    elif not text.strip():
-        outcome = "empty"
-    return Reply(
-        text=text,
-        reasoning=_text(message.get("reasoning_content")) or _text(message.get("reasoning")),
-        outcome=outcome,
-        finish_reason=finish_reason,
-        detail=refusal or _text(fault.get("message")),
-        usage=_table(body.get("usage")),
-        response_id=_text(body.get("id")) or "",
-        model=_text(body.get("model")) or "",
-        fingerprint=_text(body.get("system_fingerprint")),
-        provider=_text(body.get("provider")),
-        latency_s=latency_s,
-        attempts=attempts,
-        charged=charged,
-    )
-
-
-def _table(value: object) -> dict[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def _text(value: object) -> str | None:
-    """Returns a text that can be stored: of an emoji that was cut off, half an escape is left, which is no UTF-8."""
-    return value.encode(errors="replace").decode() if isinstance(value, str) and value else None
-
-
-def _content(value: object) -> str:
-    """Returns the text of a message, which is a string or a list of parts."""
-    if isinstance(value, str):
-        return _text(value) or ""
-    return "".join(_text(part.get("text")) or "" for part in _items(value))
 
 
 def stop_of(error: RefusedError, access: Access, where: str) -> DeerstalkerError:

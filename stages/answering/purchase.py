@@ -13,9 +13,10 @@ from artifacts.errors import DeerstalkerError, TransientError
 from artifacts.identity import sha256_json
 from artifacts.refs import Answers
 from artifacts.schemas import ANSWERS, Outcome, as_table
-from stages.answering.client import ApiClient, LostError, RefusedError, Reply, stop_of
+from stages.answering.client import ApiClient, LostError, RefusedError, stop_of
 from stages.answering.limits import Budget, BudgetReachedError, TokenRate
 from stages.answering.prices import MOST_TOKENS, TokenPrice, Tokens, cached_tokens, dollars
+from stages.answering.reply import Reply
 from stages.answering.settings import Access, ApiRequest
 
 STEM = "answers"

@@ -21,8 +21,7 @@ from artifacts.local.input_files import (
     LARGEST_DOCUMENT,
     PLAIN_OR_GZIP,
     UnfitInputError,
-    check_coding,
-    joined,
+    answer_content,
     read_regular,
 )
 
@@ -126,10 +125,9 @@ def bounded_get(client: "httpx.Client", path: str) -> "httpx.Response":
     import httpx
 
     with client.stream("GET", path, headers=PLAIN_OR_GZIP) as answer, suppress(UnfitInputError):
-        check_coding(answer.headers.get("Content-Encoding", ""))
-        return httpx.Response(
-            answer.status_code, content=joined(answer.iter_bytes(), LARGEST_DOCUMENT, EXTERNAL_TIMEOUT_S)
-        )
+        coding = answer.headers.get("Content-Encoding", "")
+        content = answer_content(coding, answer.iter_bytes(), LARGEST_DOCUMENT, EXTERNAL_TIMEOUT_S)
+        return httpx.Response(answer.status_code, content=content)
     return httpx.Response(answer.status_code)
 
 

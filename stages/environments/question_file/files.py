@@ -12,8 +12,7 @@ from artifacts.local.input_files import (
     LARGEST_TABLE,
     PLAIN_OR_GZIP,
     UnfitInputError,
-    check_coding,
-    joined,
+    answer_content,
     read_input,
 )
 from artifacts.store.location import local_folder, split_address
@@ -94,8 +93,8 @@ def _downloaded(url: str) -> bytes:
                 raise BadInputError(url, "a redirect to an address without TLS", "https:// all the way", _REMEDY)
             if not answer.is_success:
                 raise BadInputError(url, f"HTTP {answer.status_code}", _EXPECTED, _REMEDY)
-            check_coding(answer.headers.get("Content-Encoding", ""))
-            return joined(answer.iter_bytes(), LARGEST_TABLE, _LONGEST_S)
+            coding = answer.headers.get("Content-Encoding", "")
+            return answer_content(coding, answer.iter_bytes(), LARGEST_TABLE, _LONGEST_S)
     except (httpx.HTTPError, UnfitInputError) as error:
         found = f"cannot be read ({error.strerror if isinstance(error, UnfitInputError) else error})"
         raise BadInputError(url, found, _EXPECTED, "check puzzles.puzzle.path and the network") from error

@@ -13,17 +13,18 @@ import pytest
 
 from artifacts.errors import BadInputError
 from artifacts.schemas import ANSWERS, as_table, validated
-from stages.answering.client import ApiClient, LostError, RefusedError, _failure, _lists, _reply, _retry_after_s
+from stages.answering.client import ApiClient, LostError, RefusedError, _failure, _lists, _retry_after_s
 from stages.answering.estimate import estimate_purchase
 from stages.answering.limits import Budget, TokenRate
 from stages.answering.prices import TokenPrice, Tokens, cached_tokens
 from stages.answering.purchase import PuzzleSample, row_of
+from stages.answering.reply import reply_of
 from stages.answering.settings import Access, ApiRequest, Parameters
 from tests.support.serving import serving
 
 
 def reply(choice: dict[str, Any], **body: Any) -> Any:
-    return _reply({"choices": [choice], **body}, latency_s=1.0, attempts=1, charged=0)
+    return reply_of({"choices": [choice], **body}, latency_s=1.0, attempts=1, charged=0)
 
 
 @pytest.mark.parametrize(

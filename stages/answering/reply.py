@@ -1,0 +1,95 @@
+"""A reply of an OpenAI-compatible API, and how it is read."""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+from artifacts.schemas import Outcome
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A reply of a model.
+
+    Attributes:
+        text: The answer; empty if there is none.
+        reasoning: The reasoning that the reply shows; None if it shows none.
+        outcome: How the answer ended.
+        finish_reason: The provider's word for the outcome; empty if there is none.
+        detail: Words of a refusal or an error; None if there are none.
+        usage: The token counts of the reply, all fields as the provider sent them.
+        response_id: Id of the reply; empty if it has none.
+        model: Name of the model in the reply.
+        fingerprint: Fingerprint of the provider's system; None if it has none.
+        provider: Provider to which a router passed the question; None if the reply names none.
+        latency_s: Seconds of the attempt that succeeded.
+        attempts: Number of attempts.
+        charged: Number of earlier attempts that the provider may charge, because their replies were lost.
+    """
+
+    text: str
+    reasoning: str | None
+    outcome: Outcome
+    finish_reason: str
+    detail: str | None
+    usage: dict[str, Any]
+    response_id: str
+    model: str
+    fingerprint: str | None
+    provider: str | None
+    latency_s: float
+    attempts: int
+    charged: int
+
+
+def objects_in(value: object) -> list[dict[str, Any]]:
+    """Returns the objects in a JSON list; an empty list for any other value."""
+    entries = cast("list[object]", value) if isinstance(value, list) else []
+    return [cast("dict[str, Any]", item) for item in entries if isinstance(item, dict)]
+
+
+def reply_of(body: dict[str, Any], *, latency_s: float, attempts: int, charged: int) -> Reply:
+    """Returns the first choice of a reply's body; the other arguments are attributes of it."""
+    choice = objects_in(body["choices"])[0]
+    message = _table(choice.get("message"))
+    text, finish_reason = _content(message.get("content")), _text(choice.get("finish_reason")) or ""
+    refusal, fault = _text(message.get("refusal")), _table(choice.get("error"))
+    outcome: Outcome = "answered"
+    if finish_reason == "error" or fault:
+        outcome = "error"
+    elif refusal or finish_reason == "content_filter":
+        outcome = "refusal"
+    elif finish_reason == "length":
+        outcome = "length"
+    elif not text.strip():
+        outcome = "empty"
+    return Reply(
+        text=text,
+        reasoning=_text(message.get("reasoning_content")) or _text(message.get("reasoning")),
+        outcome=outcome,
+        finish_reason=finish_reason,
+        detail=refusal or _text(fault.get("message")),
+        usage=_table(body.get("usage")),
+        response_id=_text(body.get("id")) or "",
+        model=_text(body.get("model")) or "",
+        fingerprint=_text(body.get("system_fingerprint")),
+        provider=_text(body.get("provider")),
+        latency_s=latency_s,
+        attempts=attempts,
+        charged=charged,
+    )
+
+
+def _table(value: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str | None:
+    """Returns a text that can be stored: of an emoji that was cut off, half an escape is left, which is no UTF-8."""
+    return value.encode(errors="replace").decode() if isinstance(value, str) and value else None
+
+
+def _content(value: object) -> str:
+    """Returns the text of a message, which is a string or a list of parts."""
+    if isinstance(value, str):
+        return _text(value) or ""
+    return "".join(_text(part.get("text")) or "" for part in objects_in(value))
