@@ -77,9 +77,11 @@ def _compares_in_groups(advantage: AdvantageConfig) -> bool:
     Under process supervision, the steps of one completion are compared with each other, unless `same_step` compares
     each with the steps of the same number in other completions.
     """
-    if advantage.baseline not in ("group_mean", "leave_one_out"):
-        return False
-    return advantage.level == "outcome" or advantage.step_baseline == "same_step"
+    match advantage.baseline:
+        case "none" | "batch_mean":
+            return False
+        case "group_mean" | "leave_one_out":
+            return advantage.level == "outcome" or advantage.step_baseline == "same_step"
 
 
 def _check_reward(recipe: Recipe) -> None:

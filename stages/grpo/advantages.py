@@ -128,6 +128,6 @@ def _advantages(rewards_G: Rewards, groups: Sequence[Rewards], config: Advantage
             centred_G = rewards_G
         case "batch_mean":
             centred_G = rewards_G - np.concatenate(groups).mean()
-        case _:
+        case "group_mean" | "leave_one_out":
             centred_G = rewards_G - rewards_G.mean()
     return centred_G * leave_one_out_factor(rewards_G.size, config) / divisor(rewards_G, groups, config)

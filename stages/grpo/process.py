@@ -116,8 +116,13 @@ def _centred(group: Sequence[Rewards], pooled: Rewards, config: AdvantageConfig)
 
     Ignored steps are not in `group`, so they have no number.
     """
-    if config.baseline == "none":
-        return list(group)
+    match config.baseline:
+        case "none":
+            return list(group)
+        case "batch_mean":
+            raise AssertionError("AdvantageConfig refuses it for steps")
+        case "group_mean" | "leave_one_out":
+            pass
     if config.step_baseline == "all_steps":
         return [(rewards_S - pooled.mean()) * leave_one_out_factor(pooled.size, config) for rewards_S in group]
     centred = [np.zeros_like(rewards_S) for rewards_S in group]
