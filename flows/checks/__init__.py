@@ -8,6 +8,7 @@
 | `rows` | rows into which the longest prompt with its completion does not fit |
 | `fitting` | a model that does not divide among the GPUs, or does not fit on them |
 | `compared` | candidates and runs of `compare` that cannot be compared |
+| `judge` | a judge whose server refuses the key or lacks the model |
 | `overlap` | a role, or a profile under which sampling and training cannot overlap |
 | `devices` | a profile whose GPUs, drivers, packages or memory this machine lacks |
 

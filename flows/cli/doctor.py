@@ -108,10 +108,12 @@ def _checks(recipe: str | None, changes: Sequence[str], hardware: Hardware, url:
         yield checks.type_check("trainer", devices[0], choices[0], speeds, hardware.explicit_type("trainer"))
         if hardware.starts_engines:
             yield checks.type_check("engine", devices[1], choices[1], speeds, hardware.explicit_type("engine"))
-    if resolved is None or size is None:
+    if recipe is None or resolved is None or size is None:
         return
-    from flows.doctor.fit import fit_checks, puzzles_checks
+    from flows.config.recipes import load_recipe
+    from flows.doctor.fit import fit_checks, puzzles_checks, settings_checks
 
+    yield from settings_checks(load_recipe(recipe, changes))
     yield from puzzles_checks(resolved)
     gflops = speeds.gflops.get(choices[0].type) if devices == ("cpu", "cpu") else None
     types = choices[0].type, choices[1].type

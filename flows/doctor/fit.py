@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from artifacts.errors import BadInputError
 from flows.checks.fitting import refuse_undivided
+from flows.checks.soundness import check_sound
 from flows.config.model_size import ModelSize
 from flows.config.recipe import Recipe
 from flows.doctor.checks import Check, gib, refused
@@ -90,6 +91,15 @@ def fit_checks(
     model = Check("model", "ok", str(size), figures={"parameters": size.parameters, "told_by": size.source})
     checks = [model, *_layer_checks(recipe, hardware), *memory_checks(hardware, machine, devices, need)]
     return [*checks, room_check(recipe, store, need), time_check(need)]
+
+
+def settings_checks(recipe: Recipe) -> list[Check]:
+    """Returns a problem if `train` would refuse the settings of a new run, else nothing."""
+    try:
+        check_sound(recipe)
+    except BadInputError as error:
+        return [refused("recipe settings", error)]
+    return []
 
 
 def puzzles_checks(recipe: Recipe) -> list[Check]:

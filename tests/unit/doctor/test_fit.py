@@ -18,6 +18,7 @@ from flows.doctor.fit import (
     fit_checks,
     iteration_seconds,
     puzzles_checks,
+    settings_checks,
     store_bytes,
     tool_output_tokens,
     trainer_bytes,
@@ -45,6 +46,12 @@ def test_the_file_of_a_recipe_is_opened(tmp_path: Path) -> None:
     (present,) = puzzles_checks(load_recipe("deepscaler", changes))
     says(present, "ok", "problems.jsonl can be opened")
     assert puzzles_checks(load_recipe("answers_only")) == []
+
+
+def test_settings_that_train_would_refuse() -> None:
+    assert settings_checks(load_recipe("answers_only")) == []
+    (refused,) = settings_checks(load_recipe("answers_only", ["sample.sampling.samples_per_prompt=1"]))
+    says(refused, "problem", "recipe settings", "every advantage is 0")
 
 
 def test_sizes_of_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
