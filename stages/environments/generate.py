@@ -48,8 +48,8 @@ def generate(config: environment.Named, seed: int) -> Puzzle:
     Arguments and result can be pickled, so that many puzzles can be generated in several processes.
 
     Args:
-        config: Environment and difficulty; `TIERS` has named difficulties (`reduced`, `easy`, `small`, `large`,
-            `full`).
+        config: Environment and difficulty; `TIERS` has the named difficulties of Temporal Clue (`reduced`, `easy`,
+            `small`, `large`, `full`).
         seed: Any integer. With a small config, different seeds may give the same puzzle: compare `Puzzle.digest`.
 
     Raises:

@@ -49,8 +49,8 @@ def grade(text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
     (`SUSPECT:`, `the murderer is`) and explanations are ignored. A line may have several answers, and times can be
     answers. Alternatives ("Miss Peach or Mr. Green") are not answers.
 
-    `published` is the rule behind the published accuracies. It cannot read times, so its accuracy stays below 1 on
-    puzzles that ask for a time.
+    `published` is the rule by which the published accuracies were measured. It cannot read times, so its accuracy stays
+    below 1 on puzzles that ask for a time.
 
     Args:
         text: The completion, any text.

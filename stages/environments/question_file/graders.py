@@ -44,7 +44,7 @@ _SEARCHED = 2000
 """Number of characters at the end of a text in which a user's pattern is searched: many matches take quadratic time."""
 _OPEN, _GROUP, _CLOSE = "\ue000", "\ue001", "\ue002"
 _UNUSABLE = re.compile(r"[\ud800-\udfff\ue000-\ue002]")
-"""Characters that polars cannot hold (halves of surrogate pairs), and those that mark matches."""
+"""Characters that polars cannot hold (lone surrogates), and those that mark matches."""
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ def _question(config: QuestionColumns, where: str, row: dict[str, Any], number: 
 
 
 def _final(answer: str, config: QuestionColumns, where: str) -> str:
-    """Returns the right answer: what stands after the last mark, if answers have one."""
+    """Returns the right answer: what follows the last mark, if answers have one."""
     if config.answer_after is None:
         return answer.strip()
     _, mark, final = answer.rpartition(config.answer_after)

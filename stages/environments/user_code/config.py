@@ -20,8 +20,8 @@ _LIMIT_S = Field(
     default=1.0,
     gt=0.0,
     le=3600.0,
-    description="CPU seconds within which a completion is graded, and ten times as many by the clock. A completion "
-    "whose grading takes longer gets 0.",
+    description="CPU seconds within which a completion is graded, and ten times as many wall-clock seconds. A "
+    "completion whose grading takes longer gets 0.",
 )
 
 
