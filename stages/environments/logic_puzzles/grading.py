@@ -200,7 +200,7 @@ def _hedged(between: str, after: str) -> bool:
 
 
 def _after_lead_in(segment: str, words: str, values: tuple[str, ...]) -> int | None:
-    """Returns the position of the first value if it follows an introduction, such as `SUSPECT:` or `the murderer is`.
+    """Returns the position of the first value if it follows an introduction (`SUSPECT:`, `the murderer is`), else None.
 
     Args:
         segment: The words of the completion.

@@ -282,12 +282,12 @@ def _parquet_columns(
 
 
 def _heads(config: QuestionColumns, names: Sequence[str]) -> list[str]:
-    """Returns the columns of a file in which those of a config are."""
+    """Returns the columns of a file that contain those of a config, each once."""
     return list(dict.fromkeys(head for column in config.columns if (head := _head(column, names))))
 
 
 def _head(column: str, names: Sequence[str]) -> str | None:
-    """Returns the column of a file, of several the longest name, in which a column is."""
+    """Returns the column of a file in which a column is, of several the longest name; None if there is none."""
     return max((name for name in names if f"{column}.".startswith(f"{name}.")), key=len, default=None)
 
 
