@@ -157,7 +157,7 @@ class Timeline:
 
 
 def run_timeline(record: RunRecord, store: Store) -> Timeline | None:
-    """Returns the iteration with the median computing share; None if no iteration recorded its activities.
+    """Returns the timeline with the median computing share; None if no iteration recorded its activities.
 
     Iterations that several attempts made count only if there are no others; then the newest is returned.
     """

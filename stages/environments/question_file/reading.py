@@ -25,7 +25,7 @@ Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 _SHOWN_COLUMNS = 20
 _MOST_LEVELS = 8
-"""Objects inside each other whose fields have names."""
+"""Levels of nested objects whose fields have names."""
 _ROWS_AT_ONCE = 64
 """Rows of a Parquet file that are decoded before their size is known; a cell has less than 2 GiB."""
 

@@ -28,7 +28,8 @@ _LIMIT_S = Field(
 class FunctionConfig(SourceConfig):
     """An object in a Python file: methods `items(count, seed)` and `grade(completion, item)`, or `reset` and `step`.
 
-    The arguments are given by name. A completion is graded without its thought; see `puzzles.thinking`.
+    The arguments are given by name, except that of `step`. A completion is graded without its thought; see
+    `puzzles.thinking`.
     """
 
     LOCATIONS: ClassVar[tuple[str, ...]] = ("folder",)

@@ -1,8 +1,8 @@
 """The output head fused with log-softmax, computed in chunks for chosen positions only.
 
-CPUs compute in cache-sized blocks. On GPUs, what happens between the products with the head is compiled into one kernel
+CPUs compute in cache-sized blocks. On GPUs, the steps between the products with the head are compiled into one kernel
 forward and one backward: they read the logits once or twice, and write nothing of the size of the vocabulary but the
-gradient. The same steps one by one move four times the bytes, products included (`tests.benchmarks.roofline`).
+gradient. The same steps uncompiled move four times the bytes, products included (`tests.benchmarks.roofline`).
 
 Shapes: C positions, E width, V vocabulary.
 """
