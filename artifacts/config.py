@@ -1,4 +1,4 @@
-"""The base class of all config models. It makes numbers strict, finite and bounded, and texts bounded."""
+"""The base class of all config models. It makes numbers strict, finite and bounded, and strings bounded."""
 
 from typing import Any, cast
 
@@ -10,7 +10,7 @@ LARGEST_INT = 2**53 - 1
 LARGEST_FLOAT = 1e18
 """Bound of floats without their own bound: float32 can represent it and its square."""
 LONGEST_TEXT = 4096
-"""Largest length of texts without their own bound: the length of the longest path."""
+"""Largest length of strings without their own bound: the length of the longest path."""
 
 _NESTED = (
     "schema", "fields", "items_schema", "choices", "keys_schema", "values_schema", "steps", "definitions"
@@ -19,7 +19,7 @@ _NESTED = (
 
 
 def _bounded(schema: Any) -> Any:
-    """Returns a core schema with its numbers strict and bounded and its texts bounded."""
+    """Returns a core schema with its numbers strict and bounded and its strings bounded."""
     if isinstance(schema, (list, tuple)):
         return type(schema)(_bounded(item) for item in schema)  # choices may be (schema, label)
     if not isinstance(schema, dict):
@@ -53,7 +53,7 @@ class Config(BaseModel):
 
     Unknown keys are refused. Numbers, booleans and texts are validated in pydantic's strict mode and are not converted
     into one another, except an integer to a float; a list is accepted for a tuple. Infinities and NaN are refused.
-    Numbers and texts without their own bound get one of the constants above.
+    Numbers and strings without their own bound get one of the constants above.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -1,4 +1,4 @@
-"""Keys of artifacts in a store. No other module builds a key."""
+"""Keys of artifacts in a store, and of a run's other files. Elsewhere only names are appended to them."""
 
 import re
 from collections.abc import Iterable

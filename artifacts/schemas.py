@@ -268,7 +268,7 @@ ANSWERS = TableSchema(
         "response_id": pa.Column(pl.String),
         "model": pa.Column(pl.String),  # as the reply names it
         "fingerprint": pa.Column(pl.String, nullable=True),  # of the provider's system, or of a checkpoint's weights
-        "provider": pa.Column(pl.String, nullable=True),  # behind a router
+        "provider": pa.Column(pl.String, nullable=True),  # to which a router passed the question
         "latency_s": pa.Column(pl.Float64, pa.Check.ge(0.0)),  # of the last attempt; for a checkpoint, of the group
         "attempts": pa.Column(pl.Int32, pa.Check.ge(1)),
         "answered_at": _ID,  # ISO 8601, UTC

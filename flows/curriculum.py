@@ -97,7 +97,7 @@ def phase_after(run: Session, start: Position, after: Position, n: int) -> Posit
 
 
 def levels_after(run: Session, start: Position, n: int) -> Ref[Levels] | None:
-    """Returns the levels with the rates of iteration `n`, if an order or a filter reads those of the run."""
+    """Returns the levels after iteration `n`: with its rates if an order or a filter reads those of the run."""
     if not run.recipe.rates_itself:
         return start.levels
     rollouts, grades = _published(run, n, "rollouts", Rollouts), _published(run, n, "grades", Grades)

@@ -79,8 +79,8 @@ class Profile(Config):
         default=None,
         ge=0,
         le=1_000_000,
-        description="During a run, remove the optimizer states of its earlier iterations (policy and value "
-        "model), except those whose number is a multiple of this (0: none) and those that a rollback may return to. "
+        description="During a run, remove the optimizer states of its earlier iterations (policy and critic), "
+        "except those whose number is a multiple of this (0: none) and those that a rollback may return to. "
         "Weights are kept. null: keep all.",
     )
     store_link: str | None = Field(

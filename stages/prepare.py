@@ -34,7 +34,7 @@ SPLITS = ("train", "val", "test")
 _MAX_DRAWS_PER_PUZZLE = 20
 """Draws per requested puzzle after which a difficulty is assumed to have no further puzzles."""
 _DRAWS_THAT_TELL = 4096
-"""Draws after which the rate of new puzzles tells whether there are enough of them."""
+"""Draws after which the rate of new puzzles shows whether there are enough of them."""
 
 
 class PrepareConfig(Config):

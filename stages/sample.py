@@ -91,7 +91,7 @@ def sample(
         puzzles: The puzzle set; its train split is used.
         levels: Pass rates that were measured before; read only if the order or the filter needs them.
         iteration: Number of the iteration, from 1. It takes stride `iteration - since + 1` of the ordered puzzles.
-        since: Number of the iteration that took the first stride: the first of the run, or of its stage.
+        since: Number of the iteration that took the first stride: the first of the run, or of its phase.
 
     Raises:
         BadInputError: The filter leaves fewer puzzles than an iteration takes, or a column is missing; a prompt leaves

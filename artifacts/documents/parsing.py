@@ -46,8 +46,8 @@ def check_plain(value: object, where: str, expected: str) -> None:
     """Refuses data on which later code would fail with an obscure error.
 
     Raises:
-        BadInputError: The data is nested deeper than `DEEPEST`, holds an integer of more than 64 bits, or holds a text
-            with half of a surrogate pair or with the character 0.
+        BadInputError: The data is nested deeper than `DEEPEST`, holds an integer of more than 64 bits, or holds a
+            string with a lone surrogate or a NUL character.
     """
     level: list[object] = [value]
     for _ in range(DEEPEST + 1):
@@ -87,7 +87,7 @@ def exists(path: Path) -> bool:
 
 
 def text_problem(text: str) -> str:
-    """Returns why a text cannot be written to a file or passed to a system call; empty if it can."""
+    """Returns why a string cannot be written to a file or passed to a system call; empty if it can."""
     if "\0" in text:
         return "the character 0 in a text"
     if any("\ud800" <= character <= "\udfff" for character in text):

@@ -25,7 +25,7 @@ def json_object(data: bytes, where: str) -> dict[str, Any]:
     """
     try:
         value = json.loads(data)
-        json.dumps(value, ensure_ascii=False).encode()  # fails for half of a surrogate pair, which cannot be stored
+        json.dumps(value, ensure_ascii=False).encode()  # fails for a lone surrogate, which cannot be stored
     except (ValueError, RecursionError) as error:
         reason = f"not JSON ({shown(str(error))})" if data.strip() else "empty"
         raise IntegrityError(where, reason, "a JSON object", _REMEDY) from error

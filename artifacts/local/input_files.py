@@ -1,4 +1,4 @@
-"""Reads external input: files that people or other programs wrote, stdin, and answers of servers.
+"""Reads external input: files that people or other programs wrote, stdin, and responses of servers.
 
 A path may lead anywhere: /dev/zero never ends, a pipe waits for a writer, and a file may be replaced between a check
 and its use. So each file is opened once and without waiting, the open file is checked, and at most a given size is
@@ -28,9 +28,9 @@ LARGEST_TABLE = 2 << 30
 LARGEST_WEIGHTS = 1 << 40
 """Largest size of a file of weights: 1 TiB. The largest models are divided into files of 5 to 10 GB."""
 LARGEST_ANSWER = 1 << 30
-"""Largest size of an engine's answer: 1 GiB."""
+"""Largest size of an engine's response: 1 GiB."""
 PLAIN_OR_GZIP = {"Accept-Encoding": "gzip"}
-"""Header of a request whose answer `check_coding` accepts."""
+"""Header of a request whose response `check_coding` accepts."""
 
 _STEP_BYTES = 1 << 20
 _OPENING = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -43,7 +43,7 @@ _KINDS = {
 
 
 class UnfitInputError(OSError):
-    """A file is not a regular file, or a file, a stream or an answer is too large."""
+    """A file is not a regular file, or a file, a stream or a response is too large."""
 
 
 def open_regular(path: Path | str, most_bytes: int, *, folder: int | None = None) -> BufferedReader:
@@ -105,7 +105,7 @@ def read_at_most(read: Callable[[int], bytes], most_bytes: int, step_bytes: int 
 
 
 def check_coding(coding: str) -> None:
-    """Checks the Content-Encoding of an answer before it is read: a part grows at most a thousandfold by one gzip.
+    """Checks the Content-Encoding of a response before it is read: one gzip enlarges a part at most a thousandfold.
 
     Raises:
         UnfitInputError: It is compressed twice or in another way, so that one part may fill the memory.
@@ -132,7 +132,7 @@ def joined(parts: Iterable[bytes], most_bytes: int, longest_s: float = math.inf)
 
 
 def answer_content(coding: str, parts: Iterable[bytes], most_bytes: int, longest_s: float) -> bytes:
-    """Returns the content of an HTTP answer: `joined` of its decoded parts, once `check_coding` passed its header."""
+    """Returns the content of an HTTP response: `joined` of its decoded parts, after `check_coding` of its header."""
     check_coding(coding)
     return joined(parts, most_bytes, longest_s)
 

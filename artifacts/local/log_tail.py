@@ -10,7 +10,7 @@ _PREFIX = re.compile(
     r"|^\[rank\d+\]:(?:\[[^\]]*\])? ?"  # torch, before the lines of a worker
     r"|^[EWI]\d{4} [\d:.]+ \d+ \S+\] (?:\[[^\]]*\] )?"  # torchrun
 )
-"""What some programs write before each line of a log, before each line of a traceback, too."""
+"""Prefixes that some programs write before each line of a log, those of a traceback included."""
 _FRAME = re.compile(r'^\s*File ".*", line \d+|^frame #\d+: ')
 _HEADING = re.compile(
     r"^(Traceback \(most recent call last\):|-{8,}|={8,}|[\s^~|]+)$"

@@ -1,1 +1,1 @@
-"""Stored files: folders and S3 behind the same few operations."""
+"""Stored files: folders and S3 with the same few operations."""

@@ -97,7 +97,7 @@ def check_key(key: str) -> str:
 
 
 def is_key(text: str) -> bool:
-    """Returns whether `check_key` accepts a text."""
+    """Returns whether `check_key` accepts a string."""
     try:
         check_key(text)
     except BadInputError:
@@ -106,7 +106,7 @@ def is_key(text: str) -> bool:
 
 
 def shown(text: str) -> str:
-    """Returns a text on one line, in which characters that cannot be printed are escaped: `a\\nb`, `\\udcff`."""
+    """Returns a string on one line, in which characters that cannot be printed are escaped: `a\\nb`, `\\udcff`."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

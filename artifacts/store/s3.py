@@ -64,7 +64,7 @@ class S3Backend:
         if self.refuses_second_create():
             if self._s3.retried(lambda: self._s3.put_if_absent(key, data), key):
                 return True
-            return self._holds(key, data)  # True if the answer to an earlier attempt of this put was lost
+            return self._holds(key, data)  # True if the response to an earlier attempt of this put was lost
         took_s = self._s3.retried(lambda: self._put_if_missing(key, data), key)
         if took_s is None and not self._holds(key, data):
             return False
@@ -259,7 +259,7 @@ class S3Backend:
             except Exception as error:
                 if error_code(error) != "NoSuchUpload":
                     raise
-                if not self._was_completed(key, mark):  # otherwise the answer to an earlier attempt was lost
+                if not self._was_completed(key, mark):  # otherwise the response to an earlier attempt was lost
                     raise _UploadGoneError(self._s3.place(key), "the server forgot the upload") from error
 
         self._s3.retried(action, key)

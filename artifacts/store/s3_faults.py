@@ -44,7 +44,7 @@ _REFUSED_CODES = frozenset(
         "RequestTimeTooSkewed",
         "SignatureDoesNotMatch",
         "TokenRefreshRequired",
-        "400",  # without a body: the answer to a HEAD request with an expired token
+        "400",  # without a body: the response to a HEAD request with an expired token
         "401",
         "403",
     }

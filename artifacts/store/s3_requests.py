@@ -156,7 +156,7 @@ class S3Requests:
         more: dict[str, Any] = {"ContinuationToken": token} if token else {}
         page = self.call("list_objects_v2", Prefix=self.prefix + prefix, MaxKeys=limit, **more)
         if page.get("Name") != self.bucket:
-            raise StoreError(self.url, "an answer that does not list it", "an S3 endpoint", "check its address")
+            raise StoreError(self.url, "a response that does not list it", "an S3 endpoint", "check its address")
         next_token = page.get("NextContinuationToken") if page.get("IsTruncated") else None
         if page.get("IsTruncated") and not next_token and limit > 1:
             raise StoreError(self.url, "an incomplete listing without a token for the rest", "", "check the endpoint")
@@ -187,7 +187,7 @@ class S3Requests:
         page = self.call("list_multipart_uploads", Prefix=self.prefix + prefix, **more)
         date = page["ResponseMetadata"]["HTTPHeaders"].get("date")
         if date is None:
-            raise StoreError(self.url, "an answer without a date", "an S3 endpoint", "check its address")
+            raise StoreError(self.url, "a response without a date", "an S3 endpoint", "check its address")
         now = parsedate_to_datetime(date)
         uploads = [
             (
@@ -233,11 +233,11 @@ class S3Requests:
             raise
 
     def call(self, method: str, *, read: int | None = None, **arguments: Any) -> Any:
-        """Makes one request and returns the answer.
+        """Makes one request and returns the response.
 
         Args:
             method: Name of the operation in botocore.
-            read: Largest size of its body. If given, the result is a pair: the answer, and the body in blocks.
+            read: Largest size of its body. If given, the result is a pair: the response, and the body in blocks.
             **arguments: Arguments of the operation, without the bucket.
 
         Raises:

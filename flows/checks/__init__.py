@@ -5,6 +5,7 @@
 | `learning`, `soundness` | settings of a new run that cannot teach what they promise |
 | `named` | a teacher, a model or an iteration that the store does not have |
 | `columns` | an order or a filter of puzzles that the puzzles do not have, or that leaves too few of them |
+| `judge` | a judge whose server refuses the key or lacks the model |
 | `rows` | rows into which the longest prompt with its completion does not fit |
 | `fitting` | a model that does not divide among the GPUs, or does not fit on them |
 | `compared` | candidates and runs of `compare` that cannot be compared |

@@ -58,8 +58,7 @@ def _check_group(recipe: Recipe) -> None:
             "sample.sampling.samples_per_prompt",
             f"1, so that every advantage is 0 with {baseline}",
             "at least 2",
-            "or compare with the batch (grade.advantage.baseline = 'batch_mean', scale = 'batch_std'), or add a value "
-            "model",
+            "or compare with the batch (grade.advantage.baseline = 'batch_mean', scale = 'batch_std'), or add a critic",
         )
     for name, value, at_least in (("temperature", sampling.temperature, "above 0"), ("top_k", sampling.top_k, "not 1")):
         if value == (0 if name == "temperature" else 1):

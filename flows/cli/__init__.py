@@ -1,1 +1,1 @@
-"""The command line: one module a command; each is imported when its command runs."""
+"""The command line: a module for each command or for related ones, imported when one of them runs."""

@@ -196,7 +196,7 @@ def plan(
 def _write(option: str, path: Path, content: bytes) -> None:
     try:
         path.write_bytes(content)
-    except (OSError, ValueError) as error:  # ValueError: a path with the character 0
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL character
         if is_full_disk(error):
             raise disk_full(path.parent, len(content), quota=is_quota(error)) from error
         reason = error.strerror if isinstance(error, OSError) else error

@@ -74,7 +74,7 @@ def _generators() -> dict[str, Any]:
 
 
 def _levels_of(name: str) -> tuple[list[str], str | None]:
-    """Returns the levels of a package's environment, or why it cannot be loaded."""
+    """Returns the levels of a package's environment, and why it cannot be loaded; None if it can."""
     from stages.environments.user_code.config import PackageConfig
     from stages.environments.user_code.environment import UserEnvironment, user_environment
 

@@ -153,7 +153,7 @@ def _check_writable(path: Path) -> None:
             pass
         if not existed:
             path.unlink()
-    except (OSError, ValueError) as error:  # ValueError: a path with the character 0
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL character
         raise _unwritable(path, error) from error
 
 

@@ -100,7 +100,7 @@ def solve(
 
 
 def _after_prompt(puzzle: Puzzle | None, opened: bool) -> Puzzle | None:
-    """Returns a puzzle with the rule of thinking for one model (see `ThinkingConfig.after_prompt`)."""
+    """Returns a puzzle, if there is one, with the rule of thinking of one model (see `ThinkingConfig.after_prompt`)."""
     return puzzle and replace(puzzle, thinking=puzzle.thinking.after_prompt(opened))
 
 

@@ -151,7 +151,7 @@ class Recipe(Config):
 
     @property
     def taught(self) -> Taught | None:
-        """Texts of the solver, other than answers, that the vocabulary of a model made from scratch must cover."""
+        """Texts of the solver that the vocabulary of a model made from scratch must cover; None for answers alone."""
         of_warm_start = self.warm_start.taught if self.warm_start else None
         return of_warm_start or (self.distil.taught if self.distil else None)
 

@@ -155,8 +155,7 @@ def published_checkpoint(name: str, store: Store) -> Ref[Checkpoint]:
 
 
 def trained_sampling(name: str, store: Store) -> SamplingConfig | None:
-    """Returns the settings by which the iterations of a checkpoint's run sample; None for a model that belongs to no
-    run.
+    """Returns the settings by which the iterations of a checkpoint's run sample; None for a model of no run.
 
     Args:
         name: A name as `find_checkpoint` takes it.
@@ -174,7 +173,7 @@ def trained_sampling(name: str, store: Store) -> SamplingConfig | None:
 
 
 def with_fixed_names(source: ModelConfig, store: Store, begun: Mapping[str, Any] | None) -> ModelConfig:
-    """Returns a model source that names the promoted checkpoints of runs by their keys, which keep their meaning.
+    """Returns a model source that names the promoted checkpoints of runs by their keys, which do not change.
 
     Args:
         source: The model source of a run's recipe.

@@ -26,7 +26,7 @@ def dropped_line(facts: Mapping[str, Any]) -> str:
 
 
 def newest_rates(record: RunRecord) -> dict[str, dict[str, Any]]:
-    """Returns figures of pass rates by model (see `stages.curriculum.levels.rate_figures`); of the run, the newest.
+    """Returns the newest figures of pass rates by model (see `stages.curriculum.levels.rate_figures`).
 
     Empty if the run rates no puzzles.
     """

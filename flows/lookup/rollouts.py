@@ -37,7 +37,7 @@ def read_grades(item: IterationRecord, layout: RunLayout, store: Store) -> pl.Da
 
 
 def sampled_shards(item: IterationRecord, store: Store) -> Iterator[pl.DataFrame]:
-    """Yields the completions of an iteration that is graded, a file at a time: puzzle, group, sample, text and end."""
+    """Yields the completions of an iteration that is graded, a file at a time, with lengths in tokens."""
     rollouts = Artifact.open(store, Ref(**item.manifests["grade"].inputs["rollouts"]))
     for name in rollouts.names(".parquet"):
         shard = pl.read_parquet(io.BytesIO(rollouts.read_bytes(name)))
@@ -84,7 +84,7 @@ def as_dataset(rollouts: pl.DataFrame) -> pl.DataFrame:
     """Returns a table of `graded_rollouts` with the columns of TRL's conversational data sets.
 
     `prompt` and `completion` are lists of messages, `step` is the iteration; `reward` and `advantage` have the names of
-    TRL's own table of completions. TRL hands the other columns to reward functions.
+    TRL's own table of completions. TRL passes the other columns to reward functions.
     """
 
     def asked(prompts: pl.Series) -> pl.Series:
@@ -117,7 +117,7 @@ def check_dataset_file(path: Path) -> None:
 def write_dataset(rollouts: Iterable[pl.DataFrame], path: Path) -> dict[int, int]:
     """Writes tables of `graded_rollouts` as a data set, and returns the number of completions of each iteration.
 
-    The file appears when it is whole.
+    The file appears when it is complete.
 
     Args:
         rollouts: A table for each iteration; at least one.

@@ -44,8 +44,7 @@ class GpuLease:
         self._renewal_thread: threading.Thread | None = None
 
     def take(self, *, waits: bool = True) -> bool:
-        """Waits for a slot, without a time limit, and returns True. With `waits` False, returns False if no slot is
-        free.
+        """Waits for a slot, without a time limit, and returns True; with `waits` False, returns False if none is free.
 
         Raises:
             DeerstalkerError: `give_back` was called before or during the wait.

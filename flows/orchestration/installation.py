@@ -1,4 +1,4 @@
-"""Installs on a Prefect server: a work pool, GPU slots, automations for dead runs, and the deployments.
+"""Installs on a Prefect server: a work pool, GPU slots, automations for dead runs and alarms, and the deployments.
 
 Missing objects are created and existing ones are updated, so `install` may be called any number of times.
 """

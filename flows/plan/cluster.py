@@ -46,7 +46,7 @@ GPUS = (
 
 
 def gpu_of(device: str, memory_bytes: int) -> Gpu | None:
-    """Returns the known kind of a GPU by the name that its driver gives, such as `NVIDIA A100-SXM4-80GB`.
+    """Returns the kind of a GPU by its driver's name, such as `NVIDIA A100-SXM4-80GB`; None if it is not known.
 
     Args:
         device: The driver's name.

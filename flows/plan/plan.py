@@ -318,7 +318,9 @@ def _lacking(settings: Settings, cluster: Cluster) -> str:
 def _fastest(
     recipe: Recipe, profile: Profile, size: ModelSize, phases: Sequence[Phase], cluster: Cluster
 ) -> Layout | None:
-    """Returns the fastest settings that fit: all GPUs train, and engines of 1, 2, 4 or 8 GPUs sample on all of them.
+    """Returns the fastest settings that fit; None if none do.
+
+    All GPUs train, and engines of 1, 2, 4 or 8 GPUs sample on all of them.
 
     State in the host's memory is tried only if nothing else fits, because its transfers are not part of the times.
     """

@@ -61,7 +61,7 @@ ASSUMED = (
     f"{STORE_RATE / 1e9:.0f} GB/s to the store, {HOST_RATE / 1e9:.0f} GB/s between GPU and host, "
     f"{HOST_MEMORY_RATE / 1e9:.0f} GB/s of the host's memory"
 )
-"""The numbers above for GPUs in a sentence. No GPU has confirmed them."""
+"""The numbers above for GPUs in a sentence. They are not measured."""
 _WIDTH = 2
 """Bytes of a number in bf16."""
 _OPTIMIZER_BYTES = 28
@@ -273,11 +273,11 @@ def iteration_times(
     * A token costs 2 FLOPs a weight in a forward pass. The output head and attention, 4 Q L for each token attended to,
       count for completions only. Training costs three forward passes, four with activation checkpointing.
     * Decoding reads the weights once a step and each sequence's cache. As many sequences run at once as fit into the
-    cache. The engine's own work is added. The longest completion takes its steps one after the other.
+      cache. The engine's own work is added. The longest completion takes its steps one after the other.
     * FSDP2 gathers N weights in bf16 for forward and again for backward, and reduces N gradients in fp32, for each
-      micro-batch. This runs beside the arithmetic, so the longer one counts.
+      micro-batch. This overlaps with the arithmetic, so the longer one counts.
     * With `cpu_offload`, a process's share of these bytes also moves between GPU and host, and Adam reads and writes
-      28 bytes a weight in the host's memory. Nothing runs beside that.
+      28 bytes a weight in the host's memory. Nothing overlaps with that.
     * Rows of an optimizer step that do not divide among the processes leave some of them idle.
     * The processes of a tensor group compute the same rows, and each the whole output head. They add the outputs of
       attention and feed-forward network in each forward pass, and the gradients of their inputs in each backward pass.

@@ -77,7 +77,7 @@ SHORT_TOKENS = 256
 
 
 def typical_completion(sampling: SamplingConfig) -> float:
-    """Returns the length that completions are assumed to have at least."""
+    """Returns the mean length that completions are assumed to have."""
     longest = sampling.max_tokens
     return longest / (2 if longest <= SHORT_TOKENS else 8)
 

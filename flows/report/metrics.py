@@ -119,7 +119,7 @@ def mean_known(values: Iterable[float | None]) -> float | None:
 
 
 def number(value: MetricValue) -> float | None:
-    """Returns a value as one number; an interval as its mean."""
+    """Returns a value as one number, an interval as its mean; None stays None."""
     return value.mean if isinstance(value, Interval) else value
 
 
@@ -232,7 +232,10 @@ def _alarm(record: IterationRecord) -> float | None:
 
 
 def _iterations_behind(record: IterationRecord) -> float | None:
-    """Returns 0 if the rollouts were sampled from the weights that were then trained, else 1 (`flows.ahead`)."""
+    """Returns 0 if the rollouts were sampled from the weights that were then trained, else 1 (`flows.ahead`).
+
+    None if one of the two stages has not published.
+    """
     manifests = [record.manifests[stage] for stage in ("sample", "finetune") if stage in record.manifests]
     digests = [manifest.inputs["weights"]["digest"] for manifest in manifests if "weights" in manifest.inputs]
     return float(len(set(digests)) - 1) if len(digests) == 2 else None

@@ -58,7 +58,7 @@ class RunView:
 
     @cached_property
     def example(self) -> ExampleGroup | None:
-        """An example group of the newest iteration that is graded."""
+        """An example group of the newest iteration that is graded; None if none is."""
         graded = self._newest("sample", "grade")
         return find_example_group(graded, self.record.layout, self.store) if graded else None
 
@@ -95,5 +95,5 @@ class RunView:
         return draw(self.batch[1]) if self.batch and self.batch[1].steps else None
 
     def _newest(self, *stages: str) -> IterationRecord | None:
-        """Returns the newest iteration in which the artifacts of these stages are still stored."""
+        """Returns the newest iteration in which the artifacts of these stages are still stored; None without one."""
         return next((item for item in reversed(self.record.iterations) if item.kept(*stages)), None)

@@ -53,7 +53,7 @@ class ShownRun:
         return self._warn(record, executed=executed)
 
     def finished(self) -> str:
-        """Writes the report, shows the whole run with before and after, and returns the key of the report's page."""
+        """Writes the report, shows the whole run with its test results, and returns the key of the report's page."""
         view = RunView(read_run(self.store, self.layout.run), self.store)
         page = store_report(view)
         self._track(view.record)

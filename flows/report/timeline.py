@@ -1,5 +1,4 @@
-"""The timeline of an iteration: which stage waits for which, and for which share of the time engine or trainer
-computes.
+"""The timeline of an iteration: which stage waits for which, and how long engine or trainer computes.
 
 Everything is read from the manifests: when each artifact was published, the seconds of its stage, and what they were
 spent on (`artifacts.activity`). A failed or killed attempt leaves no manifest, so its time counts as time between
@@ -158,7 +157,7 @@ class Timeline:
 
 
 def run_timeline(record: RunRecord, store: Store) -> Timeline | None:
-    """Returns the iteration whose computing share is the median of all; None if no iteration recorded its activities.
+    """Returns the timeline with the median computing share; None if no iteration recorded its activities.
 
     Iterations that several attempts made count only if there are no others; then the newest is returned.
     """

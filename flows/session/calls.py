@@ -107,8 +107,8 @@ class Stages:
     ) -> Generator[None]:
         """Runs a stage as a Prefect task in another thread while the block runs, and waits for its end.
 
-        If the block fails, the stage and the engines are ended at once, and the flow must end.
-        The arguments are those of `run`.
+        If the block fails, the stage and the engines are ended at once, and the flow must end. The arguments are those
+        of `run`.
 
         Raises:
             Exception: The error of the block, or else the stage's own.

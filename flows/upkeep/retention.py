@@ -32,8 +32,8 @@ _AT_ITERATION = re.compile(r"(?P<run>[^\s:@/]+)@(?P<iteration>[0-9]{1,7})")
 class Retention(Config):
     """A rule on the artifacts to keep.
 
-    Manifests, the grades, reports and decisions of iterations, and the ancestors of the promoted checkpoint always
-    stay.
+    Manifests, the grades, reports and decisions of iterations, and the ancestors of the promoted and of the best
+    checkpoint always stay.
     """
 
     parts: tuple[IterationPart, ...] = Field(

@@ -28,7 +28,7 @@ _LONGEST_WORDS = 400
 """Largest number of characters of a provider's message that an error quotes."""
 _CHECK_TIMEOUT_S = 30.0
 _OF_TRANSPORT = ("content-encoding", "content-length", "transfer-encoding")
-"""Headers that describe the transfer of an answer, which are wrong for its decoded content."""
+"""Headers that describe the transfer of a response, which are wrong for its decoded content."""
 
 
 class RefusedError(Exception):
@@ -91,13 +91,13 @@ def key_of(access: Access, where: str) -> str:
 
 
 class _BoundedClient(openai.DefaultAsyncHttpxClient):
-    """The HTTP client of openai, which reads no answer beyond `LARGEST_DOCUMENT`."""
+    """The HTTP client of openai, which reads no response beyond `LARGEST_DOCUMENT`."""
 
     async def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
-        """Sends a request and returns the answer with its content; `stream` is ignored.
+        """Sends a request and returns the response with its content; `stream` is ignored.
 
         Raises:
-            UnfitInputError: The answer is larger, or compressed in another way than by gzip.
+            UnfitInputError: The response is larger, or compressed in another way than by gzip.
         """
         answer = await super().send(request, stream=True, **options)
         content = bytearray()
@@ -155,7 +155,7 @@ class ApiClient:
         base_url = self._request.base_url
         expected = "an OpenAI-compatible API; its address usually ends in /v1"
         try:
-            async with asyncio.timeout(_CHECK_TIMEOUT_S):  # that of the client is for each part of an answer
+            async with asyncio.timeout(_CHECK_TIMEOUT_S):  # that of the client is for each part of a response
                 raw = await self._client.with_options(timeout=_CHECK_TIMEOUT_S).models.with_raw_response.list()
             content = raw.http_response.content
         except openai.APIStatusError as error:

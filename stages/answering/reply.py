@@ -84,7 +84,7 @@ def _table(value: object) -> dict[str, Any]:
 
 
 def _text(value: object) -> str | None:
-    """Returns a text that can be stored: of an emoji that was cut off, half an escape is left, which is no UTF-8."""
+    """Returns a string with `?` for lone surrogates, such as half of a cut emoji; None if it is empty or no string."""
     return value.encode(errors="replace").decode() if isinstance(value, str) and value else None
 
 

@@ -294,7 +294,7 @@ _ABILITIES: dict[type[Any], str] = {
 
 
 def missing(environment: Environment, capability: type[Any]) -> str | None:
-    """Returns a clause that names the missing ability of an environment; None if it has the capability."""
+    """Returns a clause that names the capability that an environment lacks; None if it has it."""
     if isinstance(environment, capability):
         return None
     return f"the environment '{environment.name}' cannot {_ABILITIES[capability]}"

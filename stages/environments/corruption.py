@@ -1,6 +1,7 @@
-"""Corruptions of texts that reason in steps, to test whether structure or content teaches (Sky-T1, arXiv 2502.07374).
+"""Corruptions of texts that reason in steps, to test what a model learns from: structure or content.
 
-All functions are pure: the same text and random generator give the same result. A step is a line before the answers.
+The test is that of Sky-T1 (arXiv 2502.07374). The same text and seed give the same result. A step is a line before the
+answers.
 """
 
 import random

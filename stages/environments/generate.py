@@ -44,12 +44,12 @@ AnyPuzzleConfig = Annotated[_Generated | _Listed, Discriminator(kind_of)]
 def generate(config: environment.Named, seed: int) -> Puzzle:
     """Returns a puzzle, the same for (config, seed) on every machine.
 
-    A logic puzzle has exactly one solution and a minimal set of clues.
-    Arguments and result can be pickled, so that many puzzles can be generated in several processes.
+    A logic puzzle has exactly one solution and a minimal set of clues. Arguments and result can be pickled, so that
+    many puzzles can be generated in several processes.
 
     Args:
-        config: Environment and difficulty; `TIERS` has named difficulties (`reduced`, `easy`, `small`, `large`,
-            `full`).
+        config: Environment and difficulty; `TIERS` has the named difficulties of Temporal Clue (`reduced`, `easy`,
+            `small`, `large`, `full`).
         seed: Any integer. With a small config, different seeds may give the same puzzle: compare `Puzzle.digest`.
 
     Raises:

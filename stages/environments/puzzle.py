@@ -30,12 +30,14 @@ class Puzzle:
     Attributes:
         prompt_id: Unique within a set.
         environment: Name of its environment (see `stages.environments.environment`).
-        prompt: The whole text that the model receives.
-        solution: Answer to each question, by letter; the only answer to a question from a file is named `answer`.
+        prompt: The whole text that the model receives, or a conversation as JSON (see
+            `artifacts.documents.conversation`).
+        solution: Answer to each question, by letter; a single answer without a letter is named `answer`, and data that
+            only its grader reads `item`.
         num_clues: Number of clues in the prompt.
         seed: Seed that the puzzle was generated from; None for a puzzle from a file.
         digest: SHA-256 (hex) of the formal puzzle, not of its text; it ignores the order of the clues. For an item
-            without clues it is the SHA-256 of the prompt.
+            without clues it is the SHA-256 of the prompt, for an episode that of its item as JSON.
         difficulty: Sizes of the puzzle by name (`suspects`, `weapons`, `rooms`, `times`, `motives`, ...).
         thinking: The part of a completion that graders read.
     """

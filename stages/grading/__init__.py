@@ -1,1 +1,1 @@
-"""The parts of the stage `grade`: judged completions, terms of the reward, and process supervision."""
+"""The parts of the stage `grade`: graded completions, rewards of a judge or a user, and process supervision."""

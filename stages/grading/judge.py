@@ -1,4 +1,4 @@
-"""A reward from another model: `grade.reward.judge` (see docs/own_loss.md). Its replies are bought once and stored."""
+"""A reward from another model: `grade.reward.judge` (see docs/own_loss.md). Its replies are stored and used again."""
 
 import re
 from collections.abc import Callable, Sequence

@@ -106,7 +106,7 @@ def explained_variances(values: Sequence[Floats], returns: Sequence[Floats]) -> 
 
     Returns:
         The shares by name: `all`, `first_token`, `last_token`, and `tenth_0` to `tenth_9` for equal parts of
-        completions.
+        completions. None as for `explained_variance`.
     """
     shares = {
         "all": _pooled(values, returns, slice(None)),

@@ -48,7 +48,7 @@ class StepRewards(Config):
     )
 
     def of(self, verdicts: Sequence[str]) -> list[float | None]:
-        """Returns the rewards of the S steps of one completion, from their verdicts in the order of the text."""
+        """Returns the rewards of the S steps of a completion, by their verdicts in order; None for an ignored step."""
         rewards = [getattr(self, verdict) for verdict in verdicts]
         if not self.until_first_false:
             return rewards

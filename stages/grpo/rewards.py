@@ -42,8 +42,8 @@ class RewardConfig(Config):
         default=1.0,
         gt=0.0,
         le=3600.0,
-        description="CPU seconds of `function` for a completion, and ten times as many by the clock; 0 is added for a "
-        "completion that takes longer, or for which it fails.",
+        description="CPU seconds of `function` for a completion, and ten times as many wall-clock seconds; 0 is added "
+        "for a completion that takes longer, or for which it fails.",
     )
     deductions_weight: float = Field(
         default=0.0,

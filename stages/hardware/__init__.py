@@ -1,1 +1,1 @@
-"""The compute type in which this machine is fast."""
+"""What this machine computes with: its GPUs and their builds, and the compute type in which it is fast."""

@@ -18,7 +18,7 @@ _WRITTEN: dict[str, tuple[Any, ...]] = {
     "rank_pattern": ({}, None), "alpha_pattern": ({}, None), "layers_to_transform": (None,),
     "fan_in_fan_out": (False, None), "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),
 }  # fmt: skip
-"""Settings as `PLAIN` has them, which every PEFT of the last years knows, and which are written."""
+"""The settings of `PLAIN` that are written; every PEFT of recent years has them."""
 PLAIN: dict[str, tuple[Any, ...]] = _WRITTEN | {
     "lora_bias": (False, None), "layer_replication": (None,), "exclude_modules": (None, []),
     "trainable_token_indices": (None,), "target_parameters": (None, []), "alora_invocation_tokens": (None,),

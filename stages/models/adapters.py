@@ -18,7 +18,7 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"
 BASE_LINK = "base"
 _MOST_ALPHA = 1e9
 PREFIX = "base_model.model."
-"""What PEFT puts before the name of a module of the model."""
+"""Prefix of the names that PEFT gives to the modules of a model."""
 
 
 def has_adapter(folder: Path) -> bool:
@@ -67,7 +67,7 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
     """Reads the settings of an adapter.
 
     Raises:
-        BadInputError: The file is missing or damaged, or the adapter is of a kind that neither trainer nor engine has.
+        BadInputError: The file is missing or damaged, or the adapter is not plain LoRA.
     """
     path = folder / ADAPTER_CONFIG
     settings = read_json(path)
@@ -100,5 +100,5 @@ def tensor_name(weight: str, side: str) -> str:
 
 
 def adapted_weights(config: AdapterConfig, weights: Mapping[str, Sequence[int]]) -> list[str]:
-    """Returns the weights of a model, of those named, that the adapter changes."""
+    """Returns those of a model's weights that the adapter changes."""
     return [name for name in weights if name.endswith(tuple(f".{p}.weight" for p in config.projections))]

@@ -3,9 +3,9 @@
 ``python -P -m stages.models.convert gguf FILE OUT SHAPE`` | ``folder DIR OUT SHAPE`` | ``hub ID REVISION OUT SHAPE``.
 Only ``hub`` uses the network; the parent process disables it for the others. Code from a model folder is never run, and
 weights are read only from safetensors and GGUF files. SHAPE is a folder for the files of config and tokenizer; a line
-on standard output reports that they are complete, before the weights are read. If SHAPE is empty, they are not written.
-After a failure the last line on standard error is the reason. If the exit status is 3, that line has the parts of a
-BadInputError as JSON.
+on standard output reports that they are complete, before the weights are read. ``folder`` ignores SHAPE, and if
+it is empty, they are not written. After a failure the last line on standard error is the reason. If the exit status is
+3, that line has the parts of a BadInputError as JSON.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """The shape of a decoder, and how a family of models reads it from its Hugging Face config.json.
 
-A family is a module of `stages.models.families` with a `FAMILY`. It changes what a Llama without biases would be.
+A family is a module of `stages.models.families` with a `FAMILY`, which changes the shape of a Llama without biases.
 """
 
 import math
@@ -42,7 +42,7 @@ class Llama3Scaling:
 
 @dataclass(frozen=True)
 class YarnScaling:
-    """YaRN (arXiv 2309.00071): low frequencies are divided by `factor`, and all rotated heads are multiplied.
+    """YaRN (arXiv 2309.00071): low frequencies are divided by `factor`, and queries and keys are multiplied.
 
     Attributes:
         attention_factor: Factor of queries and keys.
@@ -61,7 +61,7 @@ class YarnScaling:
 
 @dataclass(frozen=True)
 class LongRopeScaling:
-    """LongRoPE (arXiv 2402.13753) within the original context: a divisor for each frequency, and a factor of heads."""
+    """LongRoPE (arXiv 2402.13753) within the original context."""
 
     divisors: tuple[float, ...]
     attention_factor: float
@@ -104,7 +104,7 @@ class LayerNorms:
 
 @dataclass(frozen=True)
 class Experts:
-    """A feed-forward network of which each token uses some parts.
+    """The mixture of experts of a layer.
 
     Attributes:
         count: Number of experts; each has the width `hidden_dim`.
@@ -234,7 +234,7 @@ class ConfigFile:
         return float(value)
 
     def numbers(self, name: str, length: int) -> tuple[float, ...]:
-        """Returns a list of finite numbers above 0."""
+        """Returns a list of `length` finite numbers above 0 as a tuple."""
         value = self.stated(name)
         if not isinstance(value, list) or len(value) != length or not all(map(_is_number, cast("list[Any]", value))):
             raise self.refusal(name, value, f"{length} finite numbers above 0")

@@ -283,7 +283,7 @@ def materialise(
     """Writes the model of a recipe as a complete checkpoint folder with weights in bf16.
 
     The files of its tokenizer stay as they are in the source, except for settings that transformers 4 cannot read (see
-    `stages.models.spellings`).
+    `stages.models.spellings`) and a chat template with settings of the recipe.
 
     Args:
         config: Source of the model.

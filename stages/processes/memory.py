@@ -92,7 +92,7 @@ def _limited_groups(proc: Path, cgroups: Path) -> Iterator[tuple[Path, int, Lite
 
 
 def hand_back_freed(sharers: int) -> None:
-    """Returns freed memory to the kernel if the spare memory is smaller than that of `sharers` processes of this size.
+    """Releases freed memory to the kernel if the spare memory is smaller than that of `sharers` processes of this size.
 
     Otherwise the memory is kept, because page faults for new memory take a sixth of a SmolLM2 step on a CPU. Linux with
     glibc only.

@@ -1,1 +1,1 @@
-"""The rules of promotion and rollback, and the files that a promotion writes: `promoted.json` and the model card."""
+"""Rules of promotion, rollback and reward alarm, and what a promotion writes: `promoted.json` and the model card."""

@@ -59,7 +59,7 @@ class PromoteConfig(Config):
         le=1000,
         description="Promote a candidate that lies at most this many standard errors (of the paired difference) below "
         "the best so far, because it is as good and newer; 1 is the one-standard-error rule of Breiman et al. (1984). "
-        "The highest of many noisy scores is mostly a lucky one of an early candidate.",
+        "The highest of many noisy scores is usually high by chance.",
     )
     rollback: RollbackConfig | None = Field(
         default=None,

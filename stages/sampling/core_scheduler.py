@@ -8,10 +8,10 @@ nothing about an unfinished request leaves the core: this scheduler looks for st
 It does so for requests whose extra arguments have the key `WHOLE`; the others, for example those of vLLM's chat route,
 are reported as vLLM does it.
 
-The scheduler's interface is vLLM's own affair and may change with any version; these are the parts of 0.32 that are
+The scheduler's interface is internal to vLLM and may change with any version; these are the parts of 0.32 that are
 used: `add_request`, `_update_request_with_output`, `_free_request`, `_preempt_request`, `update_from_output`,
-`get_request_counts`, `get_kv_cache_usage`. The array of log-probabilities travels to the server in the field
-`routed_experts` of a request's output, the only array of numbers that vLLM hands on unchanged with each completion.
+`get_request_counts`, `get_kv_cache_usage`. The array of log-probabilities is sent to the server in the field
+`routed_experts` of a request's output, the only array of numbers that vLLM passes on unchanged with each completion.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class _WholeRequests(Scheduler):
             self._rows, self._first_rows = model_runner_output.req_id_to_index, logprobs.cu_num_generated_tokens
             self._logprobs = logprobs.logprobs[:, 0].tolist()  # column 0 is the sampled token
             if len(self._kept) == len(self.requests):
-                model_runner_output.logprobs = None  # nobody takes the slice that vLLM would cut for each request
+                model_runner_output.logprobs = None  # nothing reads the slice that vLLM would cut for each request
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         if self._ended:
             self._hand_over(outputs)

@@ -1,8 +1,8 @@
-"""What an engine core has done so far: its scheduler writes it after every step, and its server tells it.
+"""Counts of what an engine core has done so far; its scheduler writes them after every step, its server reports them.
 
 vLLM's own statistics would send a message from the core to the server in every step. Here each core writes 40 bytes
-into memory that the server shares with it. A file on a disk would not do: while the kernel writes a page of it back, a
-step would wait for the disk.
+into memory that the server shares with it. With a file on a disk, a step would wait while the kernel writes a page of
+it back.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 COUNTS_PATH = "/sampling/counts"
-"""Path at which a server tells the counts of its cores, as JSON."""
+"""Path at which a server reports the counts of its cores, as JSON."""
 COUNTS_VARIABLE = "DEERSTALKER_ENGINE_COUNTS"
 """Environment variable with the path of the memory in which the cores of a server write their counts."""
 _MOST_CORES = 1024
@@ -38,8 +38,8 @@ class Counts:
         steps: Steps of the model.
         tokens: Tokens that were sampled.
         preemptions: Preemptions of a sequence because the KV cache was full.
-        waiting: Sequences that have not begun, now.
-        kv_cache_use: Share of the KV cache in use, now, 0 to 1.
+        waiting: Sequences that have not begun, at present.
+        kv_cache_use: Share of the KV cache in use at present, 0 to 1.
     """
 
     steps: float = 0.0

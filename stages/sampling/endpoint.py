@@ -23,7 +23,7 @@ class EndpointError(Exception):
 
     Args:
         status: HTTP status.
-        message: The engine's answer, shortened.
+        message: The body of the response, shortened.
     """
 
     def __init__(self, status: int, message: str) -> None:
@@ -72,7 +72,7 @@ class Endpoint:
         return connection_class(url.hostname or "", url.port, timeout=timeout_s)
 
     def exchange(self, connection: http.client.HTTPConnection, method: str, path: str, body: object = None) -> bytes:
-        """Sends a request over a connection and returns the answer's body.
+        """Sends a request over a connection and returns the body of the response.
 
         Args:
             connection: A connection of this endpoint; it is opened again if the server has closed it.
@@ -82,8 +82,8 @@ class Endpoint:
 
         Raises:
             EndpointError: The engine answered with a status of 400 or above.
-            OSError, http.client.HTTPException: The engine could not be reached, the connection broke, or the answer is
-                larger than `LARGEST_ANSWER`.
+            OSError, http.client.HTTPException: The engine could not be reached, the connection broke, or the response
+                is larger than `LARGEST_ANSWER`.
         """
         prefix = "" if isinstance(self.address, Path) else urlsplit(self.address).path.rstrip("/")
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
@@ -94,17 +94,17 @@ class Endpoint:
         connection.request(method, prefix + path, content, headers)
         answer = connection.getresponse()
         check_size(answer.length or 0, LARGEST_ANSWER)
-        # `read` with a number of bytes does not notice an answer that ends before its stated length.
+        # `read` with a number of bytes does not notice a response that ends before its stated length.
         data = read_at_most(answer.read, LARGEST_ANSWER) if answer.length is None else answer.read()
         if answer.status >= 400:
             message = data.decode("utf-8", "replace")
             if self.api_key:
-                message = message.replace(self.api_key, "***")  # some servers repeat refused headers in their answer
+                message = message.replace(self.api_key, "***")  # some servers repeat refused headers in their response
             raise EndpointError(answer.status, message[:600])
         return data
 
     def call(self, method: str, path: str, body: object = None, *, timeout_s: float) -> Any:
-        """Sends a request over a new connection and returns the decoded JSON, or None for an empty answer.
+        """Sends a request over a new connection and returns the decoded JSON, or None for an empty response.
 
         Raises:
             EndpointError, OSError, http.client.HTTPException: As `exchange`.

@@ -27,7 +27,7 @@ from stages.sampling.turns import Conversations, Steps, Tool
 
 
 class Engine:
-    """vLLM servers as child processes, engines that run elsewhere, or both, behind one interface.
+    """vLLM servers as child processes, engines that run elsewhere, or both, with one interface.
 
     `prestart` or `ensure` starts the child processes. Use the object as a context manager, or call `stop`. Sampling
     begins as soon as one server has the weights; the others join when they have them.

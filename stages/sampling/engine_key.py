@@ -15,7 +15,7 @@ from stages.sampling.endpoint import Endpoint
 KEY_VARIABLE = "VLLM_API_KEY"
 """Environment variable with the server's key. vLLM's own check, which covers only some paths, reads it too."""
 OPEN_PATH = "/health"
-"""Path that is answered without a key, for readiness probes. The answer tells only that the server runs."""
+"""Path that is answered without a key, for readiness probes. The response shows only that the server runs."""
 REFUSED = (401, 403)
 """HTTP statuses with which a server refuses a key."""
 _HEADER_SAFE = re.compile(r"[!-~]+")

@@ -38,7 +38,7 @@ class Tool:
     tool_output: Callable[[str, list[str]], list[str]]
     context_tokens: int | None = None
     reply_may_end: ClassVar[bool] = False
-    """Whether a reply says that the completion has ended, so that it is asked for when no token is left, too."""
+    """Whether a reply can end the completion, so that it is requested even if no token is left."""
 
     def stop(self, sample: _Sample, config: SamplingConfig) -> tuple[str, ...]:
         """Returns the strings that end the next turn of a completion, besides those of the config."""
@@ -95,7 +95,7 @@ class Steps:
         return tokenizer.reply_ids(sample.token_ids.tolist(), observation)
 
     def text(self, sample: _Sample, tokenizer: ChatTokenizer) -> str:
-        """See `Tool`; the observations stand between marks, and what was not followed by a turn is left out."""
+        """See `Tool`; observations are between marks, and one that no turn follows is left out."""
         *turns, last = sample.turns
         return write_episode([*turns, without_marks(last)], sample.observations[: len(turns)])
 

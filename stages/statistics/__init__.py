@@ -1,1 +1,1 @@
-"""Means, intervals and totals of graded completions."""
+"""Means, intervals, totals and fits of the results of graded completions."""

@@ -41,7 +41,7 @@ def estimate(cluster_means_P: Sequence[float]) -> Interval:
     the normal quantile, after Korn and Graubard (Survey Methodology 24, 1998). Equal values contain no information
     about the variance; then each cluster counts as one observation, so that 0 of 64 gives 0 to 0.057 and not 0 to 0.
 
-    Exact coverage in percent, of P puzzles that are right or wrong with the chance p (by summing probabilities):
+    Exact coverage in percent for P puzzles, each right with probability p (by summing probabilities):
 
         P      p = 0.02   p = 0.3   p = 0.7
         8          99.0      94.2      94.2
@@ -95,9 +95,9 @@ def estimate_difference(differences_P: Sequence[float], chosen_of: int = 1) -> I
     Args:
         differences_P: One difference for each puzzle, [P], P >= 1.
         chosen_of: Number of equally noisy scores; the subtracted one is the highest of them. The highest score is
-            mostly a lucky one, so the true difference is higher than the measured one. The mean is left as measured;
-            the upper bound is raised to correct for the choice (Dunnett's one-sided comparison of many with one, JASA
-            50, 1955). The raised bound is exact if all scores have the same mean, and conservative otherwise.
+            usually high by chance, so the true difference is higher than the measured one. The mean is left as
+            measured; the upper bound is raised to correct for the choice (Dunnett's one-sided comparison of many with
+            one, JASA 50, 1955). The raised bound is exact if all scores have the same mean, and conservative otherwise.
     """
     values_P = np.asarray(differences_P, dtype=np.float64)
     mean = float(values_P.mean())

@@ -173,7 +173,7 @@ class StrategyRun:
         return [token for token, end in zip(ids, self.tokenizer.token_ends(ids), strict=True) if end <= start]
 
     def _special(self, stop: str) -> int | None:
-        """Returns the first token of a stop text if decoding omits it, so that `without_end` cannot find the text."""
+        """Returns the first token of a stop text if decoding omits it, so `without_end` cannot find it; else None."""
         ids = self.tokenizer.text_ids(stop) if stop else []
         return ids[0] if ids and ids[0] in self.tokenizer.special_ids else None
 

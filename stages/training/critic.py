@@ -84,7 +84,10 @@ class ValueConfig(LearningRateConfig):
     updates: int = Field(default=1, ge=1, le=1_000_000, description="Optimizer steps of one pass over the rollouts.")
     epochs: int = Field(default=1, ge=1, le=10_000, description="Passes over the rollouts.")
     row_tokens: int = Field(
-        default=2048, ge=16, le=10_000_000, description="Token budget of a row; a longer completion gets its own row."
+        default=2048,
+        ge=16,
+        le=10_000_000,
+        description="Token budget of a row; raised to the longest prompt with its completion.",
     )
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     trainable: TrainableConfig = Field(default_factory=TrainableConfig)

@@ -76,7 +76,7 @@ class Target:
     publish_values: Callable[[Path], Ref[Any]] | None = None
 
     def published(self) -> Weights | None:
-        """Returns the weights if they are already published with their optimizer state, which is published last."""
+        """Returns the weights if they and their optimizer state, which comes last, are already published; else None."""
         checkpoint = self.checkpoint.find(self.identity)
         if checkpoint is None:
             return None

@@ -36,7 +36,7 @@ class StepSums:
             loss: What the objective returned for it.
             counted: Whether it counts; a process that only takes part in the collectives has the same names and adds
                 nothing.
-            counts: Further counts.
+            **counts: Further counts.
         """
         for name, share in {**loss.sums, **counts}.items():
             if isinstance(share, Tensor):

@@ -26,8 +26,7 @@ from stages.training.trainer_batch import FlatRows, TrainerBatch
 
 
 class Trainer:
-    """Runs the optimizer steps of a job: the objective defines the loss that a step minimises, and the loop takes the
-    step.
+    """Runs the optimizer steps of a job, each of which minimises the loss that the objective defines.
 
     Args:
         weights: The weights that are trained; changed in place.

@@ -31,7 +31,7 @@ def check_arguments(app: App, arguments: Sequence[str]) -> None:
         commands = [name for name in group if not name.startswith("-")]
         if near := next((name for name in commands if _plain(name) == _plain(word)), None):
             raise BadInputError(
-                f"command {_shown(word)!r}", "unknown", repr(near), "commands are written in small letters"
+                f"command {_shown(word)!r}", "unknown", repr(near), "commands are written in lower case"
             )
         return
 

@@ -113,19 +113,19 @@ class Interrupts:
             select.select([wake_read], [], [])
             with self._reading:
                 received = next((number for number in os.read(wake_read, 64) if number in _STATUS), None)
-                self._received = self._received or received  # a library, as Prefect, may have replaced our handler
+                self._received = self._received or received  # a library, such as Prefect, may have replaced our handler
         status = _STATUS[received]
         deadline = time.monotonic() + self._limit_s
         while time.monotonic() < deadline:
             if self._raises and self._main is not None:
-                # Unlike the handler of polars, the one for this signal makes waits for locks return.
+                # The handler of polars restarts a wait for a lock; that of SIGURG makes it return.
                 signal.pthread_kill(self._main, signal.SIGURG)
             time.sleep(_NUDGE_INTERVAL_S)
         self._tell(status)
         os._exit(status)
 
     def _unread(self) -> bool:
-        """Whether a signal has come that nobody noted; one that the watching thread has just read is noted."""
+        """Returns whether a signal has arrived that is not recorded yet."""
         with self._reading:
             watched = [] if self._wake_read is None else [self._wake_read]
             return self._received is None and bool(select.select(watched, [], [], 0)[0])

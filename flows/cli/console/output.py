@@ -72,8 +72,7 @@ def print_damaged_json(document: Mapping[str, Any], store: Store, damaged: Seque
 
 
 def local_folder(store: Store) -> Path:
-    """Returns the folder for local files other than artifacts: `.prefect` in a directory store, else in the default
-    store.
+    """Returns `.prefect`, the folder for local files other than artifacts, in a directory store or the default store.
 
     Raises:
         StoreError: The folder, or an entry of it, is a symbolic link, so that files would be written elsewhere.

@@ -21,7 +21,7 @@ def prefect_session(store: Store, options: Output) -> Generator[Callable[[], Abs
     """Starts a Prefect server, unless one runs already, and yields a function whose context manager wraps the flow.
 
     The server starts while the block imports modules and checks arguments; import Prefect inside the block, not before
-    it. Entering the inner context manager waits for the server; inside of it the flow's progress is shown. Use them as
+    it. Entering the inner context manager waits for the server; inside it the flow's progress is shown. Use them as
     `with prefect_session(store, options) as running: ...; with running(): flow()`.
     """
     home = local_folder(store)

@@ -117,10 +117,10 @@ def _get(client: "httpx.Client", path: str) -> "httpx.Response | None":
 
 
 def bounded_get(client: "httpx.Client", path: str) -> "httpx.Response":
-    """Returns status and content of an answer; the content is empty if it is too large, too slow or not gzip.
+    """Returns status and content of a response; the content is empty if it is too large, too slow or not gzip.
 
     Raises:
-        httpx.HTTPError: The server could not be reached, or its answer was cut off.
+        httpx.HTTPError: The server could not be reached, or its response was cut off.
     """
     import httpx
 

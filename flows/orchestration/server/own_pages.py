@@ -1,7 +1,7 @@
-"""A guard in front of the local Prefect server that refuses requests by web pages of other origins.
+"""ASGI middleware of the local Prefect server that refuses requests by web pages of other origins.
 
 Prefect's server answers any page in a browser of this machine, and a page could deploy programs that the worker runs.
-CORS only hides replies from a page; the server would still act on its requests. The guard refuses them beforehand.
+CORS only hides replies from a page; the server would still act on its requests. The middleware refuses them.
 """
 
 import ipaddress
@@ -85,7 +85,7 @@ class OwnPagesOnly:
     server's pages. It recognises pages by the headers Origin and Sec-Fetch-Site, which only browsers send.
 
     Args:
-        application: The server that is guarded.
+        application: The server.
         names: The host names and origins that it accepts.
     """
 
@@ -112,7 +112,8 @@ class OwnPagesOnly:
         if len(hosts) != 1 or not self._names.is_own_host(hosts[0]):
             return (
                 _MISDIRECTED,
-                "This server does not accept this Host header; see PREFECT_SERVER_CORS_ALLOWED_ORIGINS in the runbook.",
+                "This server does not accept this Host header; see PREFECT_SERVER_CORS_ALLOWED_ORIGINS "
+                "in docs/operate.md.",
             )
         if any(not self._names.is_own_origin(origin, hosts[0]) for origin in origins):
             return _FORBIDDEN, "Pages of other origins may not use this server."

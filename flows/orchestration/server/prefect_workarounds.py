@@ -1,5 +1,4 @@
-"""Changes to Prefect's server and worker that work around faults of Prefect 3.7.7; `FIXED_IN` gives the version from
-which each can be removed.
+"""Workarounds for faults of Prefect 3.7.7 in its server and worker; `FIXED_IN` has the first version without each.
 
 The server's process (`server_process.py`) calls `apply_to_server()` before it creates the server, the worker's process
 (`worker_process.py`) calls `apply_to_worker()`. Prefect 3.8 and later need a fastapi that vLLM 0.32 does not support. A

@@ -1,7 +1,7 @@
 """The process of a local Prefect server; run as a script with a listening socket: `python server_process.py FD [NAME]`.
 
 NAME is the host name or address that the user gave. The server is Prefect's own, with the changes of
-`prefect_workarounds.py`, a guard that refuses pages of other origins (`own_pages.py`), and a database that is copied
+`prefect_workarounds.py`, middleware that refuses pages of other origins (`own_pages.py`), and a database that is copied
 from a template if it is new (`database_template.py`).
 """
 

@@ -67,7 +67,7 @@ def parse_external_server(server: str | None, host: str, auth: bool) -> External
 def ensure_server(
     record: InstallationRecord, home: Path, external: ExternalServer | None, local: LocalServer
 ) -> tuple[InstallationRecord, datetime | None]:
-    """Makes sure that the server runs: starts a local server, unless it runs, or waits for an external one.
+    """Ensures that the server runs: starts a local server, unless it runs, or waits for an external one.
 
     Args:
         record: The record of the last `up`, or an empty one.

@@ -47,7 +47,7 @@ def length_measure(stages: Stages, tokenizer: Ref[Checkpoint] | None, name: str 
     """Returns the measure of prompt lengths: tokens of a checkpoint, else of the installed model, else characters.
 
     Args:
-        stages: Their context has the scratch folder and the store.
+        stages: Stages whose context has the scratch folder and the store.
         tokenizer: A checkpoint whose tokenizer is used; None for the installed model.
         name: Name of that checkpoint.
     """

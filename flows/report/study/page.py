@@ -31,7 +31,7 @@ def write_study(folder: str, files: dict[str, bytes]) -> str:
         path.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():
             (path / name).write_bytes(data)
-    except (OSError, ValueError) as error:  # ValueError: a path with the character 0
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL character
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise BadInputError(
             f"--output {folder}", f"cannot be written to ({reason})", "a folder", "name another folder"

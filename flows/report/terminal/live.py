@@ -92,7 +92,7 @@ class LiveView:
         """Writes one line."""
         with self._lock:
             self._last_line = time.monotonic()
-            # In one write: unbuffered, print would write the end of the line apart, and Ctrl-C could come between.
+            # In one write: unbuffered, print would write the line's end separately, and Ctrl-C could come between.
             print(f"{one_line(text)}\n", end="", file=sys.stderr, flush=True)
 
     def close(self) -> None:

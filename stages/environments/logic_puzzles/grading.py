@@ -49,8 +49,8 @@ def grade(text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
     (`SUSPECT:`, `the murderer is`) and explanations are ignored. A line may have several answers, and times can be
     answers. Alternatives ("Miss Peach or Mr. Green") are not answers.
 
-    `published` is the rule behind the published accuracies. It cannot read times, so its accuracy stays below 1 on
-    puzzles that ask for a time.
+    `published` is the rule by which the published accuracies were measured. It cannot read times, so its accuracy stays
+    below 1 on puzzles that ask for a time.
 
     Args:
         text: The completion, any text.
@@ -200,7 +200,7 @@ def _hedged(between: str, after: str) -> bool:
 
 
 def _after_lead_in(segment: str, words: str, values: tuple[str, ...]) -> int | None:
-    """Returns the position of the first value if it follows an introduction, such as `SUSPECT:` or `the murderer is`.
+    """Returns the position of the first value if it follows an introduction (`SUSPECT:`, `the murderer is`), else None.
 
     Args:
         segment: The words of the completion.

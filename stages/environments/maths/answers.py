@@ -51,7 +51,7 @@ def final_answer(text: str, answer_in: AnswerIn = "last_box") -> Span | None:
 
 
 def _box(text: str, start: int, *, first: bool) -> Span | None:
-    """Returns the content of the box that begins first or last, among those that are closed.
+    """Returns the content of the closed box that begins first or last; None if there is none.
 
     Of nested boxes, the last is the innermost.
     """
@@ -90,6 +90,6 @@ def _tagged(text: str) -> Span | None:
 
 
 def _line(text: str) -> Span | None:
-    """Returns the rest of the line after the last `Answer:` among the last characters."""
+    """Returns the rest of the line after the last `Answer:` among the last characters; None if there is none."""
     last = deque(_ANSWER_LINE.finditer(text, max(0, len(text) - _SEARCHED_FOR_LINE)), maxlen=1)
     return _inside(text, *last[0].span(1)) if last else None

@@ -20,7 +20,7 @@ def installed_release() -> str:
 class MathsConfig(QuestionColumns):
     r"""Mathematical problems of JSONL, CSV or Parquet files, whose answers are compared by value with math-verify.
 
-    In JSONL an answer may be a list: each of its entries is right.
+    In JSONL and Parquet an answer may be a list: each of its entries is right.
     """
 
     environment: Literal["maths"] = Field(default="maths", description="Name of the environment.")

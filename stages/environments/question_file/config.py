@@ -70,7 +70,7 @@ class QuestionColumns(SourceConfig):
     answer_after: str | None = Field(
         default=None,
         min_length=1,
-        description="Mark after whose last occurrence the right answer stands in its column, such as ####; null: the "
+        description="Mark after whose last occurrence the right answer begins in its column, such as ####; null: the "
         "column holds nothing else.",
     )
     id: str | None = Field(

@@ -57,7 +57,7 @@ def opened_files(config: QuestionColumns) -> OpenedFiles:
     """Finds the files of a config. Those of the hub are not downloaded yet, others are read.
 
     Raises:
-        BadInputError: There is no such file, it cannot be read, or nobody may read it with the token of this machine.
+        BadInputError: There is no such file, it cannot be read, or the token of this machine gives no access to it.
     """
     if config.path.startswith((HUB, HF)):
         identity, files = hub_files(config)

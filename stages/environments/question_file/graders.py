@@ -44,7 +44,7 @@ _SEARCHED = 2000
 """Number of characters at the end of a text in which a user's pattern is searched: many matches take quadratic time."""
 _OPEN, _GROUP, _CLOSE = "\ue000", "\ue001", "\ue002"
 _UNUSABLE = re.compile(r"[\ud800-\udfff\ue000-\ue002]")
-"""Characters that polars cannot hold (halves of surrogate pairs), and those that mark matches."""
+"""Characters that polars cannot hold (lone surrogates), and those that mark matches."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def _after_marker(text: str) -> int | None:
 
 
 def _last(pattern: re.Pattern[str], text: str, start: int) -> re.Match[str] | None:
-    """Returns the last match from a position on."""
+    """Returns the last match from a position on; None if there is none."""
     matches = deque(pattern.finditer(text, start), maxlen=1)
     return matches[0] if matches else None
 
@@ -219,7 +219,7 @@ def _value(match: re.Match[str]) -> Fraction | None:
 
 
 def _boxed(text: str) -> Reading | None:
-    """Reads the last box with balanced braces; of nested boxes that is the innermost."""
+    """Reads the last box with balanced braces, of nested boxes the innermost; None if there is none."""
     opened: list[int | None] = []  # for each open brace, the start of its box's content; None if it opens no box
     last = (-1, -1)
     for match in _BRACE.finditer(text):
@@ -233,7 +233,7 @@ def _boxed(text: str) -> Reading | None:
 
 
 def _content(words: str, end: int) -> Reading | None:
-    """Reads the content of a box: a number if it is nothing else, otherwise a text with single spaces."""
+    """Reads the content of a box: a number alone, or else a text with single spaces; None if it is empty."""
     plain = " ".join(unicodedata.normalize("NFC", words).split()).strip("$").strip()
     number = _NUMBER.fullmatch(plain.rstrip(" $€£¥%\\"))
     value = None if number is None else _value(number)

@@ -25,7 +25,7 @@ Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 _SHOWN_COLUMNS = 20
 _MOST_LEVELS = 8
-"""Objects inside each other whose fields have names."""
+"""Levels of nested objects whose fields have names."""
 _ROWS_AT_ONCE = 64
 """Rows of a Parquet file that are decoded before their size is known; a cell has less than 2 GiB."""
 
@@ -139,7 +139,7 @@ def _question(config: QuestionColumns, where: str, row: dict[str, Any], number: 
 
 
 def _final(answer: str, config: QuestionColumns, where: str) -> str:
-    """Returns the right answer: what stands after the last mark, if answers have one."""
+    """Returns the right answer: what follows the last mark, if answers have one."""
     if config.answer_after is None:
         return answer.strip()
     _, mark, final = answer.rpartition(config.answer_after)
@@ -282,12 +282,12 @@ def _parquet_columns(
 
 
 def _heads(config: QuestionColumns, names: Sequence[str]) -> list[str]:
-    """Returns the columns of a file in which those of a config are."""
+    """Returns the columns of a file that contain those of a config, each once."""
     return list(dict.fromkeys(head for column in config.columns if (head := _head(column, names))))
 
 
 def _head(column: str, names: Sequence[str]) -> str | None:
-    """Returns the column of a file, of several the longest name, in which a column is."""
+    """Returns the column of a file in which a column is, of several the longest name; None if there is none."""
     return max((name for name in names if f"{column}.".startswith(f"{name}.")), key=len, default=None)
 
 

@@ -65,14 +65,14 @@ EVALUATED = {
 }
 """Tasks whose scorer evaluates the answer as Python, each with a function that tests whether an answer is harmless.
 
-Refused tasks are among them: items that are stored already are still graded.
+Refused tasks are among them, because their stored items are still graded.
 """
 
 
 _WHOLE = frozenset({"acre", "gsm_symbolic", "list_functions", "word_ladder"})
 """Tasks whose generator prepares all items at once, or limits their number; each item comes from a new generator.
 
-The last two are refused today, but items that are stored already are still graded.
+Some of them are refused tasks, whose stored items are still graded.
 """
 _WHOLE_SIZE = 10
 

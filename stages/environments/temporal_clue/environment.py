@@ -23,7 +23,7 @@ from stages.environments.temporal_clue.proofs.solver import needless_clues, shar
 
 
 class TemporalClue(LetteredAnswers):
-    """The environment, with every capability of `stages.environments.capabilities` but `Lists` and `GradesMany`."""
+    """The environment; its methods are its capabilities (see `stages.environments.capabilities`)."""
 
     name = "temporal_clue"
     mark = "Mr. Boddy"

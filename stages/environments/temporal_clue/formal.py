@@ -1,6 +1,6 @@
 """Formal data classes of the game: scenario, statements about it, and questions.
 
-They contain indices into the scenario's lists; only `text.py` and `reader.py` use names.
+They contain indices into the scenario's lists; the package `language` converts them to words and back.
 """
 
 import math

@@ -20,15 +20,16 @@ _LIMIT_S = Field(
     default=1.0,
     gt=0.0,
     le=3600.0,
-    description="CPU seconds within which a completion is graded, and ten times as many by the clock. A completion "
-    "whose grading takes longer gets 0.",
+    description="CPU seconds within which a completion is graded, and ten times as many wall-clock seconds. A "
+    "completion whose grading takes longer gets 0.",
 )
 
 
 class FunctionConfig(SourceConfig):
     """An object in a Python file: methods `items(count, seed)` and `grade(completion, item)`, or `reset` and `step`.
 
-    The arguments are given by name. A completion is graded without its thought; see `puzzles.thinking`.
+    The arguments are given by name, except that of `step`. A completion is graded without its thought; see
+    `puzzles.thinking`.
     """
 
     LOCATIONS: ClassVar[tuple[str, ...]] = ("folder",)

@@ -137,7 +137,7 @@ def _answer(grid: Grid, world: Houses, question: ZebraQuestion) -> str:
 
 
 class Zebra(LetteredAnswers):
-    """The environment, with every capability of `stages.environments.capabilities` but `Lists` and `GradesMany`."""
+    """The environment; its methods are its capabilities (see `stages.environments.capabilities`)."""
 
     name = "zebra"
     mark = "houses in a row, the first on the left"

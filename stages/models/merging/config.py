@@ -38,7 +38,7 @@ class MergeConfig(Config):
 
 
 class MergedModel(MergeConfig):
-    """A merge of checkpoints of the same store, which runs with the same merge share."""
+    """A merge of checkpoints of the run's store. Runs with the same merge share its result."""
 
     source: Literal["merged"] = "merged"
     models: tuple[StoredName, ...] = Field(

@@ -116,8 +116,7 @@ class ChatTokenizer:
         self._decoded = lru_cache(maxsize=1 << 16)(self._decode)
 
     def _find_eos_ids(self, folder: Path) -> tuple[int, ...]:
-        """Returns the ids that end a text, from `eos_token`, from the generation config or config, and from the
-        template.
+        """Returns the ids that end a text: from `eos_token`, the generation config or config, and the template.
 
         Raises:
             BadInputError: There are none, or a file cannot be read.

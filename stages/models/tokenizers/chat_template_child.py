@@ -61,7 +61,7 @@ def _rendered(request: dict[str, Any], cpu_s: float, max_characters: int) -> dic
             text = render_jinja_template([conversation], chat_template=source, **variables)[0][0]
             if len(text) > max_characters:
                 return {"error": f"it writes more than {max_characters} characters"}
-            text.encode()  # fails for half a surrogate pair, which no tokenizer accepts
+            text.encode()  # fails for a lone surrogate, which no tokenizer accepts
             texts.append(text)
     except Exception as error:
         return {"error": _reason(error)}

@@ -48,7 +48,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Answer:
-    """A group's completions as the engine sent them. Times are those of `GroupSamples`."""
+    """The completions of one request, as the engine sent them. Times are those of `GroupSamples`."""
 
     member: Member
     prompt: Prompt

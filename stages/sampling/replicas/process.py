@@ -32,7 +32,7 @@ MODEL_LINK = "model"
 CHAT_TEMPLATE = "{{ messages[0]['content'] }}"
 TAIL_BYTES = 1_000_000
 CORE_FAILED = "Process EngineCore:"
-"""Log line that Python writes when the process of the engine core ends with an error; the reason stands above it."""
+"""Log line that Python writes when the process of the engine core ends with an error; the reason is above it."""
 CORE_KILLED = re.compile(r"Failed core proc\(s\): \{.*: -\d")
 """Part of vLLM's log line about an engine core that a signal ended."""
 STOPPED = f"one of its processes has been stopped for {STOPPED_LIMIT_S:.0f} s"

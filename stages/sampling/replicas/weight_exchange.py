@@ -185,7 +185,7 @@ def spans_of(size: int, share: float) -> list[tuple[int, int]]:
         share: Share of them to compare, above 0; at least `LEAST_COUNT` are compared.
 
     Returns:
-        Pairs of first weight and first weight behind; a single pair if the whole tensor is compared.
+        Pairs of the first weight and the first one after the span; a single pair if the whole tensor is compared.
     """
     count = max(LEAST_COUNT, int(size * share)) // BLOCKS * BLOCKS
     if share >= 1.0 or count >= size:
@@ -244,7 +244,7 @@ def _engine_tensors(stored: Mapping[str, StoredTensor]) -> dict[str, list[Stored
 
 
 def _contents(parts: Sequence[StoredTensor], first: int, end: int, dtype: str) -> Iterator[bytes]:
-    """Yields the bytes of a span of tensors that follow one another; zeros behind the last of them."""
+    """Yields the bytes of a span of tensors that follow one another; zeros after the last of them."""
     offset = 0
     for part in parts:
         size = math.prod(part.shape)

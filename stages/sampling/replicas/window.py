@@ -1,4 +1,4 @@
-"""Reads two things from the counters of one engine: its limit of requests in flight, and the time of its progress."""
+"""Derives from the counters of one engine its limit of requests in flight and the time of its last progress."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The output head fused with log-softmax, computed in chunks for chosen positions only.
 
-CPUs compute in cache-sized blocks. On GPUs, what happens between the products with the head is compiled into one kernel
+CPUs compute in cache-sized blocks. On GPUs, the steps between the products with the head are compiled into one kernel
 forward and one backward: they read the logits once or twice, and write nothing of the size of the vocabulary but the
-gradient. The same steps one by one move four times the bytes, products included (`tests.benchmarks.roofline`).
+gradient. The same steps uncompiled move four times the bytes, products included (`tests.benchmarks.roofline`).
 
 Shapes: C positions, E width, V vocabulary.
 """
@@ -20,7 +20,7 @@ CACHE_ELEMENTS = 1 << 22
 def _eager_forward(
     hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, keep: bool
 ) -> tuple[Tensor | None, Tensor, Tensor]:
-    """Returns the probabilities [C, V] if they are to be kept, log-probabilities [C] and entropies [C], by blocks."""
+    """Returns probabilities [C, V] (None unless `keep`), log-probabilities [C] and entropies [C], by blocks."""
     count, vocabulary = hidden.shape[0], weight.shape[0]
     logprobs = torch.empty(count, dtype=torch.float32, device=hidden.device)
     entropies = torch.empty_like(logprobs)
@@ -105,7 +105,7 @@ def _compiled() -> tuple[Any, Any]:
 def _compiled_forward(
     hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, keep: bool
 ) -> tuple[Tensor | None, Tensor, Tensor]:
-    """Returns the logits [C, V] if they are to be kept, log-probabilities [C] and entropies [C]."""
+    """Returns logits [C, V] (None unless `keep`), log-probabilities [C] and entropies [C]."""
     logits = hidden @ weight.t()
     return logits if keep else None, *_compiled()[0](logits, targets, temperature)
 

@@ -133,13 +133,13 @@ class TrainedWeights:
 
     @property
     def publishes_adapter(self) -> bool:
-        """Whether checkpoints hold the adapter alone, which needs the same base everywhere. A critic has another."""
+        """Whether checkpoints hold only the adapter. Those of a critic do not: its base is not the policy's."""
         return self.trainable.publishes_adapter and self.shape.value_head is None
 
     def _load_base(self, folder: Path) -> dict[str, Tensor]:
-        """Loads all weights but adapters; returns the tensors of the folder's adapter if it goes on, else none.
+        """Loads all weights but adapters; returns the folder's adapter if training continues it, else no tensors.
 
-        An adapter that does not go on is added to the weights.
+        An adapter that is not continued is added to the weights.
         """
         stored: dict[str, Tensor] = {}
         if self.publishes_adapter and has_adapter(folder):
@@ -279,7 +279,7 @@ class TrainedWeights:
         write_checkpoint(reference, out, shapes, averaged, torch.float32, heartbeat=self._heartbeat)
 
     def _state(self) -> dict[str, Tensor]:
-        """Returns what a state holds. The base of an adapter that is published alone is in no state either."""
+        """Returns what a state holds. The base of an adapter that is published alone is not in it."""
         state: dict[str, Tensor] = {}
         for name, p in self.masters.items():
             if self.publishes_adapter and not is_adapter(name):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 SAMPLE = 1 << 16
-"""Number of weights of a matrix that are looked at; of a larger one, evenly spaced rows of about this size in all."""
+"""Number of weights that are sampled from a matrix; from a larger one, evenly spaced rows of about this total."""
 
 
 PUBLISHED = "@published"
@@ -14,7 +14,7 @@ PUBLISHED = "@published"
 
 
 def sampled_rows(shape: torch.Size) -> Tensor:
-    """Returns the rows (int64, ascending) of a weight that are looked at; a vector is looked at as a whole."""
+    """Returns the rows (int64, ascending) of a weight that are sampled; a vector is sampled whole."""
     rows = shape[0]
     wanted = rows if len(shape) == 1 else min(rows, max(1, SAMPLE // max(1, shape[1:].numel())))
     return torch.arange(wanted) * rows // max(1, wanted)
@@ -30,7 +30,7 @@ def movement_lost(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> 
     jobs.
 
     An engine with an adapter rounds A and B instead of the sum W + B A. The movement is then that of B A, and what is
-    published of it stands beside it (`PUBLISHED`).
+    published of it has a name of its own (`PUBLISHED`).
 
     Args:
         before: Weights that would be published without the job, in float32, by name.

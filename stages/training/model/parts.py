@@ -78,7 +78,7 @@ def layer_norm(shape: DecoderShape, name: str | None, factor: float = 1.0) -> nn
 
 
 class Mixture(nn.Module):
-    """Experts, each a gated feed-forward network; a router chooses some for each token (arXiv 2505.09388).
+    """A mixture of experts, each a gated feed-forward network; a router chooses some per token (arXiv 2505.09388).
 
     bf16 on a GPU computes all experts in three grouped products; otherwise one expert after the other is computed.
     Experts without tokens take part too, so that all processes have gradients of the same parameters.

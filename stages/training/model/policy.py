@@ -196,7 +196,7 @@ class Policy(DecoderModel):
 
 
 def router_loss(loads: Sequence[tuple[Tensor, Tensor]], inputs: ModelInputs) -> Tensor | None:
-    """Returns the auxiliary loss of load balancing, [C]: that of each target's prompt and completion.
+    """Returns the auxiliary loss of load balancing for each target's prompt and completion, [C]; None without experts.
 
     It is the loss of Switch Transformers (arXiv 2101.03961, equations 4 to 6) as transformers computes it for a
     sequence by itself: experts x sum over experts of (share of the tokens that chose it) x (its mean probability), both

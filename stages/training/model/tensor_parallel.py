@@ -3,10 +3,9 @@
 The plan of a layer is torchtune's (`torchtune.models.llama3._parallelism`), as in Megatron (arXiv 1909.08053): each
 process computes some heads and a part of the feed-forward width, and the processes add their outputs. torchtune's
 `prepare_mha_for_tp` fits only its own attention. Its plan divides embedding and head by tokens, which needs a
-vocabulary that divides. Here both are stored divided by width. Log-probabilities are computed from the gathered head,
-by all processes of a group alike: `head.py` stays as it is, and the head is a small part of a model whose layers do not
-fit one GPU. The processes also repeat all norms. Those of queries and keys see only the heads of one process, so
-DTensor adds their gradients.
+vocabulary that the group divides evenly. Here both are stored divided by width. All processes of a group compute the
+same log-probabilities from the gathered head, a small part of a model whose layers do not fit one GPU. The processes
+also repeat all norms. Those of queries and keys read only the heads of one process, so DTensor adds their gradients.
 """
 
 from functools import cache, partial

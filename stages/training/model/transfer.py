@@ -1,4 +1,4 @@
-"""Copies to a GPU for which the host does not wait, and a bound on how far the host runs ahead."""
+"""Asynchronous copies to a GPU, and a bound on how far the host runs ahead."""
 
 from collections import deque
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 AHEAD = 2
-"""Micro-batches that a GPU may have before it. One would leave it idle while the host prepares the next."""
+"""Micro-batches that may be queued on a GPU. With one, it would be idle while the host prepares the next."""
 
 
 def to_device(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:

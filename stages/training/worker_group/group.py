@@ -32,8 +32,8 @@ _AGENT_REPORT = re.compile(r"^[EW]\d{4} .*torch/distributed/elastic/multiprocess
 class StateWrite:
     """The optimizer state of a job, which the workers write after all other results of the job.
 
-    They begin when a thread waits for it: the disk is then idle, because the weights are flushed. They
-    take no other job before its end, so the weights and the optimizer state in their memory stay as they are.
+    They begin when a thread waits for it: the disk is then idle, because the weights are flushed. They take no other
+    job before its end, so the weights and the optimizer state in their memory stay as they are.
 
     Args:
         allow: Lets the workers begin.

@@ -1,8 +1,8 @@
 """The entry point of a worker process: runs one job file after another until its owner ends it.
 
 Started by `stages.training.worker_group.group` through
-`python -m torch.distributed.run ... -m stages.training.worker_group.worker`. This module
-imports no torch, so that a process can announce itself before it spends seconds on that import.
+`python -m torch.distributed.run ... -m stages.training.worker_group.worker`. This module imports no torch, so that a
+process can announce itself before it spends seconds on that import.
 """
 
 import argparse
