@@ -79,7 +79,7 @@ def answer(
     chosen = chosen_puzzles(ctx.store, puzzles, split, config.puzzles)
     if isinstance(config.asked, AskedApi):
         assert service is not None
-        table, facts = _bought(ctx, config, config.asked, chosen, service)
+        table, facts = _api_answers(ctx, config, config.asked, chosen, service)
     else:
         assert weights is not None
         shards = out.attempt(identity, resumable=True)
@@ -124,10 +124,10 @@ def _asked(asked: AskedApi | AskedCheckpoint) -> dict[str, Any]:
     return {"sampling": asked.sampling.model_dump(mode="json")}
 
 
-def _bought(
+def _api_answers(
     ctx: StageContext, config: AnswerConfig, asked: AskedApi, chosen: pl.DataFrame, service: Service
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Buys the missing answers; returns all answers, and facts for the manifest."""
+    """Asks for the missing answers; returns all answers, and facts for the manifest."""
     questions = questions_of(chosen, config.samples)
     attempt, stored = stored_answers(ctx.store, asked)
     missing = missing_questions(questions, stored)

@@ -91,7 +91,7 @@ def text_problem(text: str) -> str:
     if "\0" in text:
         return "the character 0 in a text"
     if any("\ud800" <= character <= "\udfff" for character in text):
-        return "half of a surrogate pair in a text, which is not a character"
+        return "a lone surrogate in a text, which is not a character"
     return ""
 
 

@@ -18,6 +18,7 @@ from artifacts.tensors import PackedBatch
 from stages.grpo.gae import last_token_rewards
 from stages.grpo.groups import Branch, Group
 from stages.grpo.packing import PackConfig, lay_out, packed_rows
+from stages.models.tokenizers.digest import tokenizer_digest
 from stages.models.value_head import ValueHead
 from stages.training.job import OptimizerConfig, ValueJob
 from stages.training.schedules.learning_rates import LearningRateConfig
@@ -213,9 +214,8 @@ def check_tokenizer(store: Store, critic: Ref[Checkpoint], sampled_by: Ref[Check
     Raises:
         BadInputError: The critic has another tokenizer.
     """
-    files = [Artifact.open(store, ref).manifest.files.get("tokenizer.json") for ref in (critic, sampled_by)]
-    if files[0] != files[1]:
-        digests = [file.sha256[:12] if file else "none" for file in files]
+    digests = [(tokenizer_digest(store, ref) or "none")[:12] for ref in (critic, sampled_by)]
+    if digests[0] != digests[1]:
         raise BadInputError(
             where,
             f"{critic.key} has another tokenizer ({digests[0]})",

@@ -29,7 +29,7 @@ NONSENSE = ("banana", "6+6+6+6", "no answer at all", "[[]]")
 """Answers that are wrong for every item whose right answer they do not contain."""
 MEMORY_BYTES = 4 << 30
 LIMIT_S = 120.0
-"""Seconds by the clock after which a generator counts as one that hangs."""
+"""Wall-clock seconds after which a generator counts as one that hangs."""
 
 
 def first_line(error: BaseException) -> str:
