@@ -117,7 +117,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
         yield running
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(300)
 
 
 def test_no_path_but_health_answers_without_the_key(server: Server) -> None:
