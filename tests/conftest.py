@@ -1,6 +1,7 @@
 """What holds for the whole suite, which runs in four processes: they wait for servers more than they compute.
 
-Property tests have no deadline: how long an example takes tells of the machine, not of the code.
+Property tests have no deadline and no limit for drawing examples: how long these take tells of the machine, not of the
+code.
 """
 
 import os
@@ -10,7 +11,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from flows.cli.console.wheel_tag import correct_wheel_tag
 from tests.support import memory_store
@@ -19,7 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Without cached bytecode every command that a test starts compiles its imports: 1.2 s of CPU each.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-settings.register_profile("no-deadline", deadline=None)
+settings.register_profile("no-deadline", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("no-deadline")
 memory_store.register()
 correct_wheel_tag()  # as the command line does, for who calls `uv run pytest` only

@@ -19,7 +19,8 @@ from stages.processes.cgroups import cpu_quota
 from stages.processes.memory import limit_bytes, spare_bytes
 
 EXTRAS = ("wandb", "tensorboard")
-_ANSWER_LIMIT_S = 1.5
+_CONNECT_LIMIT_S, _ANSWER_LIMIT_S = 1.5, 15.0
+"""A server on a busy machine takes a connection at once and answers late."""
 _FIRST_USER_ID, _NOBODY_ID = 1000, 65534
 
 
@@ -197,7 +198,8 @@ def ask_prefect(client: str, url: str, named_by: str, auth: str | None = None) -
     headers = auth_headers(os.environ.get(CLIENT_VARIABLE) or auth, os.environ)
     try:
         shown = str(httpx.URL(url).copy_with(userinfo=b""))
-        with httpx.Client(base_url=url.rstrip("/"), headers=headers, timeout=_ANSWER_LIMIT_S) as api:
+        limits = httpx.Timeout(_ANSWER_LIMIT_S, connect=_CONNECT_LIMIT_S)
+        with httpx.Client(base_url=url.rstrip("/"), headers=headers, timeout=limits) as api:
             health, version = bounded_get(api, "/health"), bounded_get(api, "/admin/version")
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         return PrefectFacts(client, shown, named_by, error=f"{type(error).__name__}: {error}")

@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 
 from artifacts.errors import DeerstalkerError
-from stages.processes.process_pool import end_with_parent, start_worker
+from stages.processes.process_pool import end_with_parent, exit_code, start_worker
 
 _WALL_FACTOR = 10
 """Largest wall-clock time of a call as a multiple of its limit, because it may wait for a core."""
@@ -211,8 +211,7 @@ class _Worker:
 
     def _end(self) -> str:
         """Returns how the process ended."""
-        self._process.join(5.0)
-        code = self._process.exitcode
+        code = exit_code(self._process, 30.0)
         if code is None:
             return "crashed: it closed its pipe"
         return f"crashed: {signal.Signals(-code).name}" if code < 0 else f"crashed: exit code {code}"

@@ -8,7 +8,7 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing import resource_tracker
+from multiprocessing import connection, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.forkserver import ensure_running
 from multiprocessing.process import BaseProcess
@@ -23,6 +23,8 @@ _folder_locks: dict[Path, int] = {}
 """Locks of temporary folders by path; this process holds them until it ends."""
 _folder_locks_guard = threading.Lock()
 _HASH_SEED = "PYTHONHASHSEED"
+_reaping = threading.Lock()
+"""Held where exit codes are read: of two threads that read one at once, `multiprocessing` tells one that it is 255."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -172,11 +174,19 @@ def start_worker(serve: Callable[..., None], *arguments: Any) -> tuple[BaseProce
         _start_fork_server()
         pipe, child_end = context.Pipe()
         process = context.Process(target=serve, args=(child_end, *arguments), daemon=True)
-        process.start()
+        with _reaping:  # it looks which processes have ended
+            process.start()
     except (EOFError, OSError) as error:
         raise TransientError("process pool", f"a process did not start: {str(error) or 'its server died'}") from error
     child_end.close()  # so that the pipe ends when the child dies
     return process, pipe
+
+
+def exit_code(process: BaseProcess, wait_s: float) -> int | None:
+    """Waits for the end of a process and returns its exit code; None if it has not ended after `wait_s`."""
+    connection.wait([process.sentinel], wait_s)
+    with _reaping:
+        return process.exitcode
 
 
 def _start_fork_server() -> None:

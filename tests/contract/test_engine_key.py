@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -30,6 +29,7 @@ from stages.sampling.engine import Engine
 from stages.sampling.replicas.process import WITHOUT_NETWORK_AND_STATISTICS
 from tests.support.engine_facts import facts
 from tests.support.engines import TEXTS
+from tests.support.servers import free_port
 
 KEY = "9d4f6a0be21c4c7f8f30c5a1d2e7b684"
 MANIFEST = Path(__file__).parents[2] / "deployments" / "kubernetes" / "machines" / "engines.yaml"
@@ -65,7 +65,7 @@ class Server:
         return [(method, path) for path, methods in routes for method in methods.split(", ")]
 
     def status(self, method: str, path: str, **headers: str) -> int:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=30.0)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=120.0)
         try:
             connection.request(method, path, b"{}", {"Content-Type": "application/json", **headers})
             return connection.getresponse().status
@@ -92,8 +92,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
     folder = tmp_path_factory.mktemp("server")
     (folder / "model").mkdir()
     make_scratch(ScratchModel(layers=1, vocabulary=300, init_std=0.3, tied_embeddings=False), TEXTS, folder / "model")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     environment = {
         **os.environ,
         **WITHOUT_NETWORK_AND_STATISTICS,
@@ -118,7 +117,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
         yield running
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(300)
 
 
 def test_no_path_but_health_answers_without_the_key(server: Server) -> None:
@@ -165,7 +164,7 @@ def test_a_wrong_key_loads_nothing_and_names_the_variable(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def version() -> object:
-        return Endpoint(server.url, KEY).call("GET", "/weight_info", timeout_s=10.0)
+        return Endpoint(server.url, KEY).call("GET", "/weight_info", timeout_s=60.0)
 
     before = version()
     monkeypatch.setenv("KEY_FROM_A_SECRET", KEY[::-1])
@@ -175,7 +174,7 @@ def test_a_wrong_key_loads_nothing_and_names_the_variable(
     assert KEY[::-1] not in str(raised.value)
     assert version() == before
     with pytest.raises(EndpointError, match="HTTP 401"):
-        Endpoint(server.url).call("GET", "/weight_info", timeout_s=10.0)
+        Endpoint(server.url).call("GET", "/weight_info", timeout_s=60.0)
 
 
 @pytest.mark.parametrize(

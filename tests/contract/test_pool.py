@@ -61,7 +61,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Generator[Engine]:
 
 def sources_of(engine: Engine, count: int) -> list[ReadyEngine]:
     """The engines that are ready, once there are so many."""
-    deadline = time.monotonic() + 120.0
+    deadline = time.monotonic() + 400.0
     while len(sources := facts(engine).sources) < count:
         assert time.monotonic() < deadline, "the engines do not come"
         time.sleep(0.1)
@@ -150,7 +150,7 @@ def test_the_groups_of_a_killed_engine_are_sampled_by_the_other_while_it_restart
     assert {source.seed for source in sources_of(engine, 2)} == {7, 8}, "it is back, in this call or after it"
     assert facts(engine).starts == starts + 1
     assert survivor in facts(engine).process_ids and victim not in facts(engine).process_ids
-    wait_until(lambda: not in_session(victim), 10.0)
+    wait_until(lambda: not in_session(victim), 120.0)
 
 
 @contextmanager
@@ -195,7 +195,7 @@ def test_an_engine_elsewhere_samples_beside_the_one_that_the_profile_asks_for(
             groups: list[GroupSamples] = []
             pool.sample_groups(prompts(ENOUGH), SHORT, groups.append)
             assert len(groups) == ENOUGH
-            counts = [source.endpoint.call("GET", COUNTS_PATH, timeout_s=5.0) for source in (near, far)]
+            counts = [source.endpoint.call("GET", COUNTS_PATH, timeout_s=60.0) for source in (near, far)]
             assert min(count["tokens"] for count in counts) > 0
         instead = beside.model_copy(update={"replicas": "auto"})
         with Engine(instead, tmp_path / "instead") as alone:

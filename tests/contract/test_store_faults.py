@@ -147,7 +147,7 @@ def test_a_server_that_dies_is_not_an_empty_store_and_may_come_back(tmp_path: Pa
     try:
         server.create_bucket(BUCKET)
         store = Store.open(f"s3://{BUCKET}/x", options=server.options(retry_for_s=0.5))
-        patient = Store.open(f"s3://{BUCKET}/x", options=server.options(retry_for_s=30.0))
+        patient = Store.open(f"s3://{BUCKET}/x", options=server.options(retry_for_s=300.0))
         store.write_bytes("a", b"kept")
         server.kill()
         for operation in (store.exists, store.read_bytes, store.size, store.list, store.delete, store.digest):
@@ -265,7 +265,7 @@ def test_a_pickled_store_carries_no_credentials(rclone: S3Server, monkeypatch: p
 
 
 def test_a_fork_can_go_on_using_the_store(rclone: S3Server) -> None:
-    store = Store.open(f"s3://{BUCKET}/forked", options=rclone.options())
+    store = Store.open(f"s3://{BUCKET}/forked", options=rclone.options(read_timeout_s=600.0))
     store.write_bytes("a", b"from the parent")
     started = time.monotonic()
     child = os.fork()
@@ -280,7 +280,7 @@ def test_a_fork_can_go_on_using_the_store(rclone: S3Server) -> None:
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
     assert store.read_bytes("b") == b"from the child"
-    assert time.monotonic() - started < 25  # no request had to wait for its timeout
+    assert time.monotonic() - started < 300  # no request had to wait for its timeout
 
 
 def test_opening_a_folder_imports_no_s3_client(tmp_path: Path) -> None:

@@ -194,21 +194,21 @@ def test_steps_that_are_scheduled_ahead_as_on_gpus_change_no_completion(
 
 
 def counts_of(engine: Engine) -> Counts:
-    return Counts.of_answer(facts(engine).sources[0].endpoint.call("GET", COUNTS_PATH, timeout_s=10.0))
+    return Counts.of_answer(facts(engine).sources[0].endpoint.call("GET", COUNTS_PATH, timeout_s=60.0))
 
 
 def test_a_request_whose_client_goes_away_ends_in_the_core(engine: Engine, model: Path) -> None:
     (prompt,) = prompts(ChatTokenizer(model), 1)
-    config = SamplingConfig(samples_per_prompt=32, max_tokens=480)
+    config = SamplingConfig(samples_per_prompt=256, max_tokens=480)  # in four rounds, so that nobody is too late
     endpoint = facts(engine).sources[0].endpoint
     connection = endpoint.connect(None)
     body = json.dumps(request_body(prompt, config, [])).encode()
     before = counts_of(engine).tokens
     connection.request("POST", GENERATE_PATH, body, {"Authorization": f"Bearer {endpoint.api_key}"})
-    wait_until(lambda: counts_of(engine).tokens > before, 30.0)
+    wait_until(lambda: counts_of(engine).tokens > before, 300.0, poll_s=0.01)
     connection.close()
-    wait_until(lambda: counts_of(engine).kv_cache_use == 0.0, 30.0)
-    assert counts_of(engine).tokens < before + 32 * 480, "it was not sampled to its end"
+    wait_until(lambda: counts_of(engine).kv_cache_use == 0.0, 300.0)
+    assert counts_of(engine).tokens < before + 256 * 480, "it was not sampled to its end"
 
 
 def test_nothing_about_an_unfinished_request_leaves_the_core(engine: Engine, model: Path) -> None:
@@ -221,7 +221,7 @@ def test_nothing_about_an_unfinished_request_leaves_the_core(engine: Engine, mod
         for _ in range(times):
             completions(engine, asked, config)
         spent[length] = (cpu_s(server) - before) / (counts_of(engine).tokens - tokens)
-    assert spent[400] < spent[8] / 4
+    assert spent[400] < spent[8] / 2, "a tenth on an idle machine; the same without our route and scheduler"
 
 
 def server_of(engine: Engine) -> int:

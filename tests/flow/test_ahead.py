@@ -14,7 +14,7 @@ from artifacts.reading import Artifact
 from artifacts.store.store import Store
 from artifacts.verification import verify
 from tests.support.installed import ONE_ENGINE, TINY
-from tests.support.waiting import wait_until
+from tests.support.waiting import changes, wait_until
 
 LAYOUT = RunLayout("ahead")
 LIMIT_S = 600.0
@@ -41,7 +41,7 @@ class Commands:
 
     def end(self, process: subprocess.Popen[bytes]) -> None:
         """Waits until a command succeeds."""
-        wait_until(lambda: process.poll() is not None, LIMIT_S, self.said, 0.1)
+        wait_until(lambda: process.poll() is not None, LIMIT_S, self.said, 0.1, lambda: changes(self.folder))
         assert process.returncode == 0, self.said()
 
     def said(self) -> str:
@@ -71,7 +71,7 @@ def test_a_run_that_is_killed_while_it_samples_ahead_loses_nothing(tmp_path: Pat
         shards = any(commands.part(3, "rollouts").glob("*/*.parquet"))
         return shards and commands.part(1, "checkpoint").joinpath(MANIFEST_NAME).exists()
 
-    wait_until(both_halves_run, LIMIT_S, commands.said, 0.01)
+    wait_until(both_halves_run, LIMIT_S, commands.said, 0.01, lambda: changes(tmp_path))
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert not commands.part(2, "decision").joinpath(MANIFEST_NAME).exists(), "it was over before"

@@ -84,7 +84,7 @@ def test_a_run_that_falls_silent_is_crashed_and_others_are_left_alone(server: Se
 
     others = {run("Running", "Completed"): "Completed", run("Running", tag="somebody's"): "Running"}
     dead = [run(), run("Running"), run("Submitting")]
-    wait_until(lambda: set(states(dead)) == {"Crashed"}, 120, lambda: states(dead))
+    wait_until(lambda: set(states(dead)) == {"Crashed"}, 400, lambda: states(dead))
     assert states(others) == list(others.values())
     message = prefect_api(api, "GET", f"/flow_runs/{dead[2]}")["state"]["message"]
     assert message == "No event for 30 s.", "a submitted run may take three times as long"
@@ -99,7 +99,7 @@ def test_a_run_is_heard_of_after_a_restart_of_its_server(server: Server) -> None
         with closing(sqlite3.connect(server.folder / "prefect.db")) as database:
             wait_until(
                 lambda: database.execute(f"{query} where s.name = ? and s.flow_run_id = ?", [state, run]).fetchall(),
-                60,
+                300,
                 lambda: database.execute("select * from automation_bucket").fetchall(),
             )
 
@@ -141,7 +141,7 @@ def test_an_automation_cancels_a_run_on_its_alarm_once_it_is_enabled(server: Ser
             shown = ShownRun(layout, store, NO_TRACKER, logging.getLogger("alarm"))
             shown.iteration_finished(4, executed=executed)
         EventsWorker.instance().wait_until_empty()
-        wait_until(lambda: state(run) == "CANCELLING", 120, lambda: state(run))
+        wait_until(lambda: state(run) == "CANCELLING", 400, lambda: state(run))
         return run
 
     with reporting_to(server.api):

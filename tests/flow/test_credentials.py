@@ -15,7 +15,7 @@ import pytest
 from tests.support.secrets import holders_of
 from tests.support.servers import start_rclone
 
-LIMIT_S = 300
+LIMIT_S = 900
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 MARK = "DEERSTALKER_MERGE_TEST"
 DEEP = SHAPE.model_copy(update={"layers": 400})
 """Enough tensors that a kill meets a merge at work."""
-LIMIT_S = 120.0
+LIMIT_S = 600.0
 
 
 def merge_command(store: Path) -> list[str]:

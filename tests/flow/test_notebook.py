@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 NOTEBOOK = Path(__file__).parents[2] / "docs" / "notebooks" / "rollouts.ipynb"
-LIMIT_S = 900
+LIMIT_S = 1700
 
 
 def cells(kind: str) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ from tests.support.waiting import changes, output_of, wait_until
 
 SET = PrepareConfig(puzzle=TIERS["small"], train=32, val=4, test=4, seed=2)
 SIZES = ("--count", "32", "--val", "4", "--test", "4")
-LIMIT_S = 120
+LIMIT_S = 400
 
 pytestmark = pytest.mark.long
 MARK = "DEERSTALKER_TEST_STORE"

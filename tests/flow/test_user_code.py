@@ -15,7 +15,7 @@ from artifacts.schemas import GRADES, GRADES_FILE
 from artifacts.store.store import Store
 from tests.support.installed import ONE_ENGINE, Installation
 from tests.support.user_tasks import readme_recipe, readme_task
-from tests.support.waiting import wait_until
+from tests.support.waiting import changes, wait_until
 
 SMALL = {
     "iterations": 1, "model.source": "scratch", "model.hidden": 32, "model.heads": 1, "model.kv_heads": 1,
@@ -40,7 +40,9 @@ def killed_when(place: Installation, command: list[str], reached: Callable[[], o
     with (place.folder / "log.txt").open("ab") as log:
         process = subprocess.Popen([program, *command], stdout=log, stderr=log, env=place.environment, cwd=place.folder)
     try:
-        wait_until(lambda: reached() or process.poll() is not None, 300.0, poll_s=0.01)
+        wait_until(
+            lambda: reached() or process.poll() is not None, 300.0, poll_s=0.01, progress=lambda: changes(place.folder)
+        )
         assert process.poll() is None, (place.folder / "log.txt").read_text()[-2000:]
     finally:
         if process.poll() is None:

@@ -17,6 +17,8 @@ import httpx
 from websockets.sync.client import connect
 
 WIDTH, HEIGHT = 1360, 900
+_LIMIT_S = 300.0
+"""Ends a wait for a browser or a page that hangs."""
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 
 
@@ -64,11 +66,18 @@ class Browser:
 
     def _connect(self) -> None:
         port_file = self.folder / "DevToolsActivePort"
-        self._until(lambda: port_file.is_file() and port_file.read_text().count("\n") > 0, "a debugging port", 60)
-        port = port_file.read_text().splitlines()[0]
-        pages = httpx.get(f"http://127.0.0.1:{port}/json/list", trust_env=False).json()
-        page = next(page for page in pages if page["type"] == "page")
-        self._socket = connect(page["webSocketDebuggerUrl"], max_size=None, proxy=None)
+        self._until(lambda: port_file.is_file() and port_file.read_text().count("\n") > 0, "a debugging port", _LIMIT_S)
+        listing = f"http://127.0.0.1:{port_file.read_text().splitlines()[0]}/json/list"
+        pages: list[dict[str, Any]] = []
+
+        def listed() -> bool:  # the port answers before there is a page
+            answer = httpx.get(listing, trust_env=False, timeout=_LIMIT_S).json()
+            pages[:] = [page for page in answer if page["type"] == "page"]
+            return bool(pages)
+
+        self._until(listed, "a page", _LIMIT_S)
+        address = pages[0]["webSocketDebuggerUrl"]
+        self._socket = connect(address, max_size=None, proxy=None, open_timeout=_LIMIT_S)
         for domain in ("Page", "Runtime", "Network"):
             self._call(f"{domain}.enable")
 
@@ -86,12 +95,12 @@ class Browser:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
-    def open(self, address: str, *awaited: str, timeout_s: float = 60.0) -> str:
+    def open(self, address: str, *awaited: str, timeout_s: float = _LIMIT_S) -> str:
         """Opens a page, waits until all the awaited words are on it, and returns its visible text."""
         self._call("Page.navigate", url=address)
         return self.wait_for(*awaited, timeout_s=timeout_s)
 
-    def wait_for(self, *awaited: str, timeout_s: float = 60.0) -> str:
+    def wait_for(self, *awaited: str, timeout_s: float = _LIMIT_S) -> str:
         """Waits until all the awaited words are visible, whatever their case, and returns the visible text."""
 
         def shown() -> bool:
@@ -101,14 +110,14 @@ class Browser:
         self._until(shown, f"{awaited} on the page", timeout_s)
         return self.text()
 
-    def wait_until(self, reached: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+    def wait_until(self, reached: Callable[[], bool], what: str, timeout_s: float = _LIMIT_S) -> None:
         """Waits for a condition on the page."""
         self._until(reached, what, timeout_s)
 
     def press(self, words: str) -> None:
         """Presses the innermost element that says just these words."""
         found = f"[...document.querySelectorAll('*')].filter(e => e.innerText?.trim() === {json.dumps(words)})"
-        self._until(lambda: bool(self.run(f"{found}.length")), f"{words!r} to press", 60)
+        self._until(lambda: bool(self.run(f"{found}.length")), f"{words!r} to press", _LIMIT_S)
         self.run(f"{found}.at(-1).click()")
 
     def text(self) -> str:
@@ -154,7 +163,7 @@ class Browser:
         number = next(self._ids)
         self._socket.send(json.dumps({"id": number, "method": method, "params": parameters}))
         while True:
-            message = json.loads(self._socket.recv(timeout=60))
+            message = json.loads(self._socket.recv(timeout=_LIMIT_S))
             if message.get("id") == number:
                 return message.get("result", {})
             if message.get("method") == "Network.requestWillBeSent":

@@ -50,15 +50,15 @@ def tell(installation: Installation) -> dict[str, Any]:
     installation.wait(lambda: any(rollouts.glob("progress-*/rollouts-*.parquet")))
     told["busy"] = left()
     installation.cancel(run)
-    told["gone_s"] = installation.wait(lambda: not left(), 60)
-    told["cancelled_s"] = told["gone_s"] + installation.wait(lambda: installation.state(run) == "Cancelled", 60)
+    told["gone_s"] = installation.wait(lambda: not left(), LIMIT_S)
+    told["cancelled_s"] = told["gone_s"] + installation.wait(lambda: installation.state(run) == "Cancelled", LIMIT_S)
 
     installation.prefect("flow-run", "retry", run)
     installation.wait(lambda: installation.published("tiny", 1, "batch"))
     told["before_kill"] = attempts(installation)
     (flow,) = installation.flow_processes()
     os.kill(flow, signal.SIGKILL)
-    told["kill_s"] = installation.wait(lambda: not left(), 60)
+    told["kill_s"] = installation.wait(lambda: not left(), LIMIT_S)
     installation.wait_for(run, "Crashed")
     told["killed_at"], told["left_open"] = (attempts(installation), installation.open_tasks(run))
 

@@ -28,7 +28,7 @@ CONFIGS = {
     place: FinetuneConfig.model_validate(
         {
             "learning_rate": 0.01,
-            "epochs": 4,
+            "epochs": 10,
             "reference": "base",
             "loss": {**LOSS, "kl_place": place},
             "optimizer": {"master_dtype": masters},
@@ -37,7 +37,8 @@ CONFIGS = {
     for place, masters in (("loss", "fp32"), ("token_reward", "bf16"))
 }
 """Their passes after the first draw the mini-batches again."""
-STEPS = 12
+STEPS = 30
+"""So many that a job which is killed at its sixth is not over before its owner has seen that one."""
 
 
 class Machine:

@@ -15,8 +15,9 @@ from stages.processes.scratch import PREFIX
 from tests.support.kills_run import VICTIMS, Run
 from tests.support.waiting import wait_until
 
-_MOMENT_LIMIT_S = 120.0
-_END_LIMIT_S = 30.0
+_MOMENT_LIMIT_S = 300.0
+"""Seconds without progress after which a moment does not come any more."""
+_END_LIMIT_S = 120.0
 _LINES = {
     signal.SIGINT: (130, "error: interrupted; the same command continues where it stopped"),
     signal.SIGTERM: (143, "error: terminated; the same command continues where it stopped"),
@@ -72,7 +73,10 @@ class InterruptedRun(Run):
         before = self.scratch_folders()
         process = self.start()
         reached = MOMENTS[moment]
-        wait_until(lambda: reached(self, process.pid) or self.over(process, moment), _MOMENT_LIMIT_S, self.tail, 0.01)
+        wait_until(
+            lambda: reached(self, process.pid) or self.over(process, moment),
+            _MOMENT_LIMIT_S, self.tail, 0.01, self.progress,
+        )  # fmt: skip
         time.sleep(delay_s)
         self.remember()
         assert process.poll() is None, f"over before {moment}: {self.tail()}"

@@ -12,6 +12,7 @@ import httpx
 
 from tests.support.installed import SLOW, TINY, Installation
 from tests.support.kills_run import LONGEST_WAIT_S, MARK, RUN_LIMIT_S, Run
+from tests.support.waiting import wait_until
 
 OVER = ("Failed", "Crashed", "Cancelled")
 NEEDED = {
@@ -39,10 +40,7 @@ class DeployedRun(Run):
                 if self.mend() == "Completed":
                     return
                 self.kill_any()
-            deadline = time.monotonic() + RUN_LIMIT_S
-            while self.mend() != "Completed":
-                assert time.monotonic() < deadline, f"it does not finish:\n{self.tail()}"
-                time.sleep(0.5)
+            wait_until(lambda: self.mend() == "Completed", RUN_LIMIT_S, self.tail, 0.5, self.progress)
         finally:
             self.installed.down()
             self.nothing_is_left()

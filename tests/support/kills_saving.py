@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.kills_run import RUN_LIMIT_S, TINY_RUN, VICTIMS, Run
+from tests.support.waiting import wait_until
 
 LONGEST_DELAY_S = 0.15
 _SIZE = (
@@ -51,16 +52,21 @@ class SavingRun(Run):
 
     def _being_saved(self, process: subprocess.Popen[bytes]) -> Path | None:
         """Waits for a checkpoint without a state, and returns the manifest that its state will have."""
-        deadline = time.monotonic() + RUN_LIMIT_S
-        while process.poll() is None:
+        found: list[Path] = []
+
+        def looked() -> bool:
+            if process.poll() is not None:
+                return True
             for checkpoint in self.store.glob("runs/tiny/iterations/*/checkpoint/manifest.json"):
                 state = checkpoint.parent.parent / "optimizer_state" / "manifest.json"
                 if checkpoint not in self.awaited and not state.exists():
                     self.awaited.add(checkpoint)
-                    return state
-            assert time.monotonic() < deadline, f"it hangs:\n{self.tail()}"
-            time.sleep(0.002)
-        return None
+                    found.append(state)
+                    return True
+            return False
+
+        wait_until(looked, RUN_LIMIT_S, self.tail, 0.002, self.progress)
+        return next(iter(found), None)
 
     def _kill_while_saving(self, flow: subprocess.Popen[bytes], state: Path) -> None:
         name = self.generator.choice(["flow", "trainer rank"])

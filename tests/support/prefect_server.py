@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,8 +19,9 @@ from prefect.settings.legacy import Setting
 from flows.orchestration.server.api_access import auth_headers
 from flows.orchestration.server.listening import HOST
 from flows.orchestration.server.local_server import database_lock, start_server, stop_process, wait_until_healthy
+from tests.support.servers import free_port
 
-_START_TIMEOUT_S = 180.0
+_START_TIMEOUT_S = 400.0
 _BUSY_LIMIT_S = 400.0
 _DRAIN_LIMIT_S = 30.0
 
@@ -34,9 +34,7 @@ def without_prefect() -> dict[str, str]:
 @contextmanager
 def prefect_server(folder: Path, host: str = "127.0.0.1") -> Generator[str]:
     """Starts a server on this machine, its database and pages in `folder`, and yields its address without `/api`."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     address = f"http://{host}:{port}"
     environment = without_prefect()
     environment.pop("PYTHONDONTWRITEBYTECODE", None)

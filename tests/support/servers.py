@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +15,8 @@ from artifacts.store.store import S3Options
 
 BUCKET = "contract"
 """Bucket of the stores that contract tests open."""
-_START_LIMIT_S = 120.0
+_START_LIMIT_S = 400.0
+_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 @dataclass
@@ -74,10 +75,17 @@ class S3Server:
 
 
 def free_port() -> int:
-    """Returns a TCP port of 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Returns a TCP port of 127.0.0.1 on which nobody listens.
+
+    It is none of those that the kernel gives to connections and to listeners without a port of their own, so it stays
+    free while a server starts, or starts again.
+    """
+    first = max(20_000, int(_EPHEMERAL.read_text().split()[0]))
+    while True:
+        port = 10_000 + secrets.randbelow(first - 10_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def start_rclone(folder: Path, *extra: str, port: int | None = None) -> S3Server:

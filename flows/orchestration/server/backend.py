@@ -31,6 +31,7 @@ TAG = "deerstalker"
 """Tag of Deerstalker's flow runs on a shared server; the automation for dead runs watches only these."""
 
 _START_TIMEOUT_S = 120.0
+_HEALTH_TIMEOUT_S = 5.0
 _DRAIN_TIMEOUT_S = 30.0
 _CHECK_INTERVAL_S = 0.5
 _MAX_FAILED_RESTARTS = 5
@@ -191,7 +192,7 @@ class PrefectBackend:
         deadline = time.monotonic() + _START_TIMEOUT_S
         while time.monotonic() < deadline and process.exit_code() is None and not self._leaving.is_set():
             with suppress(httpx.TransportError):
-                if httpx.get(url, timeout=0.5, trust_env=False).is_success:
+                if httpx.get(url, timeout=_HEALTH_TIMEOUT_S, trust_env=False).is_success:
                     self._answered = True
                     return
             time.sleep(0.05)

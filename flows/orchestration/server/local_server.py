@@ -36,7 +36,7 @@ from stages.processes import guard
 from stages.processes.process_pool import start_ticks
 
 START_TIMEOUT_S = 300.0
-STOP_TIMEOUT_S = 15.0
+STOP_TIMEOUT_S = 60.0
 _UI_API_URL_VARIABLE = "PREFECT_SERVER_UI_API_URL"
 _SIGNATURE = "# Written by `deerstalker up`, removed by `deerstalker down`.\n"
 
@@ -295,7 +295,7 @@ def wait_until_healthy(url: str, process: StartedProcess, log: Path) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline and process.alive:
         with suppress(httpx.TransportError):
-            if httpx.get(f"{url}/health", timeout=2.0, trust_env=False).is_success:
+            if httpx.get(f"{url}/health", timeout=5.0, trust_env=False).is_success:
                 return
         time.sleep(0.1)
     raise DeerstalkerError(

@@ -13,12 +13,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from tests.support.bad_inputs.ground import Ground, made_ground
-from tests.support.bad_inputs.trial import LIMIT_S, Case, Outcome, attempt
+from tests.support.bad_inputs.trial import WALL_LIMIT_S, Case, Outcome, attempt
 
 MEMORY_BYTES = 2 << 30
 """Memory that the cases may take beyond what the process has before the first of them, children included each."""
-_GRACE_S = 3.0
-"""Time after `LIMIT_S` in which a case may end by itself, as code in Python does when the alarm rings."""
+_GRACE_S = 10.0
+"""Time after the limit in which a case may end by itself, as code in Python does when the alarm rings."""
 _START_LIMIT_S = 300.0
 
 Cases = Callable[[Ground], Iterator[Case]]
@@ -48,7 +48,7 @@ class _Peak:
     size_bytes: int
 
 
-def tried(cases: Cases, count: int, folder: Path) -> Generator[Tried, None, int]:
+def tried(cases: Cases, count: int, folder: Path, wall_limit_s: float = WALL_LIMIT_S) -> Generator[Tried, None, int]:
     """Yields the outcome of each case; returns the largest resident memory of a process, in bytes.
 
     A case that does not end, or ends the process, is a violation; the rest is tried by a new process.
@@ -57,12 +57,13 @@ def tried(cases: Cases, count: int, folder: Path) -> Generator[Tried, None, int]
         cases: Makes the cases, equal ones each time; a picklable object.
         count: Number of the cases.
         folder: An empty folder.
+        wall_limit_s: Seconds after which a case is ended.
     """
     done = starts = peak_bytes = 0
     while done < count:
         (place := folder / str(starts)).mkdir()
         starts += 1
-        for item in _from_process(cases, done, place):
+        for item in _from_process(cases, done, place, wall_limit_s):
             if isinstance(item, _Peak):
                 peak_bytes = max(peak_bytes, item.size_bytes)
                 continue
@@ -71,10 +72,11 @@ def tried(cases: Cases, count: int, folder: Path) -> Generator[Tried, None, int]
     return peak_bytes
 
 
-def _from_process(cases: Cases, skipped: int, place: Path) -> Iterator[Tried | _Peak]:
+def _from_process(cases: Cases, skipped: int, place: Path, wall_limit_s: float) -> Iterator[Tried | _Peak]:
     """Yields what a new process tries, up to its end; the last is a case that it did not survive, if any."""
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=_work, args=(theirs, cases, skipped, place))
+    arguments = (theirs, cases, skipped, place, wall_limit_s)
+    process = multiprocessing.get_context("spawn").Process(target=_work, args=arguments)
     process.start()
     theirs.close()
     case: Told | None = None
@@ -88,7 +90,7 @@ def _from_process(cases: Cases, skipped: int, place: Path) -> Iterator[Tried | _
                 item = None
             match item:
                 case Told():
-                    case, began, limit_s = item, time.monotonic(), LIMIT_S + _GRACE_S
+                    case, began, limit_s = item, time.monotonic(), wall_limit_s + _GRACE_S
                 case Outcome() if case is not None:
                     yield Tried(case, item)
                     case = None
@@ -110,13 +112,13 @@ def _from_process(cases: Cases, skipped: int, place: Path) -> Iterator[Tried | _
         ours.close()
 
 
-def _work(pipe: Connection, cases: Cases, skipped: int, place: Path) -> None:
+def _work(pipe: Connection, cases: Cases, skipped: int, place: Path, wall_limit_s: float) -> None:
     os.setsid()
     with made_ground(place) as ground:
         _limit_memory()
         for case in islice(cases(ground), skipped, None):
             pipe.send(Told(case.kind, case.words, case.told))
-            pipe.send(attempt(ground, case))
+            pipe.send(attempt(ground, case, wall_limit_s))
     peaks = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     pipe.send(_Peak(max(peaks) << 10))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from artifacts.errors import TransientError
 from tests.support.prefect_server import without_prefect
 
-_LIMIT_S = 120
+_LIMIT_S = 600
 
 
 def test_a_server_that_cannot_start_is_a_line_and_a_block(tmp_path: Path) -> None:

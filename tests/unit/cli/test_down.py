@@ -23,7 +23,7 @@ def _sleeper(folder: Path, name: str) -> StartedProcess:
 
 def _down(store: Path) -> subprocess.CompletedProcess[str]:
     command = [DEERSTALKER, "down", "--store", str(store), "--json"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=store)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=store)
 
 
 def test_a_server_that_does_not_answer_is_ended_and_its_worker_remembered(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_server_that_does_not_answer_is_ended_and_its_worker_remembered(tmp_pa
     assert json.loads(done.stdout)["ended"] == ["worker", "server"]
     check_documented("down", json.loads(done.stdout))
     assert f"{url}: " in done.stderr and "until the next `up`" in done.stderr
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 300
     assert not server.alive and not worker.alive
     left = InstallationRecord.read(home)
     assert left is not None and (left.server, left.worker, left.gone) == (None, None, ("mine",))

@@ -53,8 +53,8 @@ def _harmful(ground: Ground) -> Iterator[Case]:
 
 @pytest.mark.long
 def test_a_case_without_an_end_is_ended_and_the_others_are_tried(tmp_path: Path) -> None:
-    outcomes = [one.outcome for one in tried(_harmful, 5, tmp_path)]
+    outcomes = [one.outcome for one in tried(_harmful, 5, tmp_path, wall_limit_s=30.0)]
     rules = [(), ("the process died",), (), ("no end",), ()]
     assert [one.violations for one in outcomes] == rules
     assert [one.status for one in outcomes] == [2, None, 2, None, 2]
-    assert max(one.seconds for one in outcomes) < 20
+    assert max(one.seconds for one in outcomes) < 300

@@ -1,5 +1,6 @@
 """What `deerstalker doctor` says of Prefect's server."""
 
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -18,11 +19,12 @@ from tests.support.serving import serving
 
 
 @contextmanager
-def _api(version: str, status: int = 200) -> Generator[str]:
-    """A server that answers every request alike."""
+def _api(version: str, status: int = 200, delay_s: float = 0.0) -> Generator[str]:
+    """A server that answers every request alike, and says late that it is well."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            time.sleep(delay_s if "health" in self.path else 0.0)
             self.send_response(status)
             self.end_headers()
             self.wfile.write(f'"{version}"'.encode() if "version" in self.path else b"true")
@@ -42,6 +44,8 @@ def test_prefect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with _api("3.7.7") as url:
         monkeypatch.setenv("PREFECT_API_URL", url)
         says(prefect_check(prefect_facts(tmp_path)), "ok", f"{url}, named by PREFECT_API_URL; server 3.7.7")
+    with _api("3.7.7", delay_s=2.0) as url:  # as on a busy machine
+        says(prefect_check(ask_prefect("3.7.7", url, "PREFECT_API_URL")), "ok", "server 3.7.7")
     with _api("3.4.1") as url:
         says(prefect_check(ask_prefect("3.7.7", url, "PREFECT_API_URL")), "warning", "3.4.1", "update the server")
     with _api("", 401) as url:

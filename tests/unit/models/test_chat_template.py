@@ -105,7 +105,7 @@ def test_the_process_ends_with_its_owner() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     text, process = done.stdout.split()
     assert text == "1"
-    wait_until(lambda: not Path(f"/proc/{process}").exists(), 10.0)
+    wait_until(lambda: not Path(f"/proc/{process}").exists(), 120.0)
 
 
 EVERYTHING = (

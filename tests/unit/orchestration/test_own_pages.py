@@ -98,12 +98,12 @@ def test_a_foreign_page_changes_nothing_by_any_method(api: str, method: str, con
 
 def test_replies_may_be_read_by_own_pages_only(api: str) -> None:
     def allowed(origin: str) -> str | None:
-        answer = httpx.get(f"{api}/version", headers={"origin": origin}, trust_env=False)
+        answer = httpx.get(f"{api}/version", headers={"origin": origin}, trust_env=False, timeout=60)
         return answer.headers.get("access-control-allow-origin")
 
     assert allowed(f"http://localhost:{_port(api)}") == f"http://localhost:{_port(api)}"
     assert allowed("http://evil.example") is None
-    shown = httpx.get(f"{api}/version", trust_env=False)
+    shown = httpx.get(f"{api}/version", trust_env=False, timeout=60)
     assert shown.headers["x-frame-options"] == "SAMEORIGIN"
 
 
@@ -112,9 +112,10 @@ def test_websockets_are_guarded_like_the_rest(api: str, path: str) -> None:
     url = f"ws://127.0.0.1:{_port(api)}/api{path}"
     for headers in ({"Host": f"evil.example:{_port(api)}"}, {"Origin": "http://evil.example"}, {"Origin": "null"}):
         with pytest.raises(InvalidStatus) as refused:
-            connect(url, additional_headers=headers, proxy=None).close()
+            connect(url, additional_headers=headers, proxy=None, open_timeout=60).close()
         assert refused.value.response.status_code == 403
-    with connect(url, origin=f"http://127.0.0.1:{_port(api)}", subprotocols=["prefect"], proxy=None) as own:  # type: ignore[list-item]
+    origin, patient = f"http://127.0.0.1:{_port(api)}", 60
+    with connect(url, origin=origin, subprotocols=["prefect"], proxy=None, open_timeout=patient) as own:  # type: ignore[list-item]
         own.send(json.dumps({"type": "auth", "token": None}))
         assert json.loads(own.recv(timeout=60)) == {"type": "auth_success"}
 

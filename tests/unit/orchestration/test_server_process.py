@@ -78,7 +78,7 @@ def test_of_many_who_write_at_once_none_is_refused(tmp_path: Path) -> None:
     """Prefect's own server answers nine in ten of these requests with 503."""
     with (
         own_server(tmp_path) as api,
-        httpx.Client(base_url=api, timeout=120, trust_env=False) as client,
+        httpx.Client(base_url=api, timeout=600, trust_env=False) as client,
         ThreadPoolExecutor(8) as writers,
     ):
         flow = client.post("/flows/", json={"name": "busy"}).json()["id"]
@@ -94,5 +94,5 @@ def test_an_automation_written_while_the_server_looks_for_changes_does_not_stop_
     """Prefect 3.7's own server never answers again."""
     environment = {**without_prefect(), "PREFECT_HOME": str(tmp_path), "DO_NOT_TRACK": "1"}
     command = [sys.executable, "-c", WRITTEN_UNDER_THE_LOCK]
-    done = subprocess.run(command, env=environment, text=True, capture_output=True, timeout=120, check=False)
+    done = subprocess.run(command, env=environment, text=True, capture_output=True, timeout=600, check=False)
     assert done.stdout.splitlines() == ["written", "taken in: new"], done.stderr

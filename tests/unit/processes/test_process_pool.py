@@ -22,6 +22,8 @@ from stages.processes.process_pool import Pool
 from stages.processes.scratch import sweep
 
 ITEMS = list(range(-40, 0))
+LIMIT_S = 300.0
+"""Ends a test that hangs."""
 
 
 @pytest.fixture
@@ -56,7 +58,7 @@ def test_threads_that_try_again_after_a_death_all_end(pool: Pool) -> None:
         for child in multiprocessing.active_children():
             child.kill()
     for thread in threads:
-        thread.join(60)
+        thread.join(LIMIT_S)
     assert results == [[abs(number) for number in ITEMS]] * len(threads)
 
 
@@ -74,13 +76,13 @@ def test_threads_of_an_ended_pool_fail_soon_and_start_nothing(pool: Pool) -> Non
     while not multiprocessing.active_children():
         time.sleep(0.01)
     pool.kill()
-    thread.join(10)
+    thread.join(LIMIT_S)
     assert not thread.is_alive()
     assert not isinstance(failures[0], TransientError)
     with pytest.raises(DeerstalkerError, match="after its end"):
         pool.map(slow_abs, ITEMS, chunksize=1)
     for child in multiprocessing.active_children():
-        child.join(10)
+        child.join(LIMIT_S)
     assert multiprocessing.active_children() == []
 
 
@@ -102,7 +104,7 @@ def test_a_process_killed_while_it_sends_a_result_is_a_death_like_any_other(pool
     for _ in range(5):
         thread = threading.Thread(target=work)
         thread.start()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + LIMIT_S
         while thread.is_alive() and time.monotonic() < deadline:
             time.sleep(0.3)
             for child in multiprocessing.active_children():

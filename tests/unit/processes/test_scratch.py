@@ -16,6 +16,7 @@ import pytest
 from flows.cli.app import run_command
 from stages.processes import scratch
 from stages.processes.scratch import Scratch, own, scratch_folder, sweep
+from tests.support.waiting import wait_until
 
 _OWNER = "import time; from stages.processes.scratch import Scratch; print(Scratch().path, flush=True); time.sleep(600)"
 _WITH_CHILD = """
@@ -86,12 +87,7 @@ def test_a_child_that_outlives_its_parent_keeps_the_folder() -> None:
     finally:
         os.kill(child, signal.SIGKILL)
     process.communicate()  # its end of the pipe is closed: it is gone
-    for _ in range(100):
-        sweep()
-        if not folder.exists():
-            return
-        time.sleep(0.05)
-    raise AssertionError("the folder is still there")
+    wait_until(lambda: (sweep(), not folder.exists())[1], 120.0, poll_s=0.05)
 
 
 def test_sockets_of_a_killed_process_pool_go_too(temporary: Path) -> None:

@@ -36,7 +36,7 @@ def test_a_child_that_is_stopped_is_held_and_a_sleeping_one_is_not(session: int)
         (child,) = set(in_session(session)) - {session}
         os.kill(child, signal.SIGSTOP)
         stopped = time.monotonic()
-        while not ended and time.monotonic() < stopped + 30:
+        while not ended and time.monotonic() < stopped + 300:
             time.sleep(0.1)
     assert len(ended) == 1 and ended[0] - stopped >= STOPPED_LIMIT_S - LOOK_INTERVAL_S
     assert watch.stopped_for_long()

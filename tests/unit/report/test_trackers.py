@@ -55,7 +55,7 @@ def _track(
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(TRACK), made[0].url, str(folder), str(refreshes)],
-        capture_output=True, text=True, timeout=200, env={**kept, "HOME": str(folder), **variables}, check=False,
+        capture_output=True, text=True, timeout=600, env={**kept, "HOME": str(folder), **variables}, check=False,
     )  # fmt: skip
 
 

@@ -42,11 +42,11 @@ def test_a_further_turn_wakes_one_thread(monkeypatch: pytest.MonkeyPatch, tmp_pa
     with Call(prompts, config, (), engines=1, max_num_seqs=64, stall_timeout_s=60.0, turns=True) as call:
         call.join(ReadyEngine(Endpoint(tmp_path / "no-engine.sock"), "w", "0", 0))
         for _ in prompts:
-            assert isinstance(call.next(10.0), EngineLoss)
-        wait_until(lambda: max(one.begun - one.ended for one in made) >= 60, 10.0, poll_s=0.01)
+            assert isinstance(call.next(120.0), EngineLoss)
+        wait_until(lambda: max(one.begun - one.ended for one in made) >= 60, 120.0, poll_s=0.01)
         waited_for = max(made, key=lambda one: one.begun - one.ended)
         before = waited_for.ended
         call.put_first([Prompt("again", [1])])
-        assert isinstance(call.next(10.0), EngineLoss)
+        assert isinstance(call.next(120.0), EngineLoss)
         time.sleep(0.2)  # for those that wake in vain
         assert waited_for.ended - before == 1

@@ -273,9 +273,9 @@ def endpoint(tmp_path: Path) -> Generator[Endpoint]:
 
 
 def test_http_over_a_unix_socket(endpoint: Endpoint) -> None:
-    assert endpoint.call("POST", "/echo", {"x": [1]}, timeout_s=5.0) == {"key": "Bearer secret", "body": {"x": [1]}}
+    assert endpoint.call("POST", "/echo", {"x": [1]}, timeout_s=120.0) == {"key": "Bearer secret", "body": {"x": [1]}}
     with pytest.raises(EndpointError, match="HTTP 400: no such thing"):
-        endpoint.call("POST", "/refuse", {}, timeout_s=5.0)
+        endpoint.call("POST", "/refuse", {}, timeout_s=120.0)
 
 
 @pytest.mark.parametrize("path", ["/endless", "/announces"])
@@ -283,7 +283,7 @@ def test_an_answer_without_an_end_is_not_read_to_its_end(
     path: str, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stages.sampling.endpoint.LARGEST_ANSWER", 4 << 20, raising=False)
-    connection = endpoint.connect(5.0)
+    connection = endpoint.connect(120.0)
     assert len(endpoint.exchange(connection, "POST", path, 4)) == 4 << 20
     with pytest.raises(OSError, match="at most 4,194,304 are read"):
         endpoint.exchange(connection, "POST", path, 64)

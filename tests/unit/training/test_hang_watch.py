@@ -26,7 +26,8 @@ from tests.support.trees import save_model, tree_batch
 
 ONE = TrainHardware(compute_dtype="fp32", threads=1)
 TWO = TrainHardware(compute_dtype="fp32", threads=1, processes=2)
-NOTICED_WITHIN_S = 15.0
+NOTICED_WITHIN_S = 120.0
+"""Seven seconds on an idle machine; without the watch nothing would be noticed for 300 s."""
 
 
 @pytest.fixture(scope="module")
@@ -73,20 +74,17 @@ def noticed(group: WorkerGroup, job: TrainJob, match: str, fault: Callable[[dict
 
 
 @pytest.mark.parametrize(
-    ("number", "match", "within_s"),
-    [
-        (signal.SIGSTOP, "stopped for 5 s", NOTICED_WITHIN_S),
-        pytest.param(signal.SIGKILL, "died|RuntimeError", 5.0, marks=pytest.mark.long),
-    ],
+    ("number", "match"),
+    [(signal.SIGSTOP, "stopped for 5 s"), pytest.param(signal.SIGKILL, "died|RuntimeError", marks=pytest.mark.long)],
 )
 def test_a_stopped_and_a_dead_rank_are_noticed(
-    folder: Path, group: WorkerGroup, number: signal.Signals, match: str, within_s: float
+    folder: Path, group: WorkerGroup, number: signal.Signals, match: str
 ) -> None:
     def fault(event: dict[str, Any]) -> None:
         if event["event"] == "step":
             os.kill(workers(group)[1], number)
 
-    assert noticed(group, endless(folder), match, fault) < within_s
+    assert noticed(group, endless(folder), match, fault) < NOTICED_WITHIN_S
 
 
 @pytest.mark.long
@@ -121,7 +119,7 @@ def test_silence_is_no_hang_where_there_is_work(tmp_path: Path) -> None:
             (folder / "pid-0").write_text(f"{boot} {process.pid} {start_ticks(process.pid)}")
             watches[name] = HangWatch(JobQueue(folder), idle_limit_s=2.0)
         faults, began = dict.fromkeys(SILENT, ""), time.monotonic()
-        while time.monotonic() - began < 6.0:
+        while (silent_s := time.monotonic() - began) < 6.0 or (not faults["sleeps"] and silent_s < 250.0):
             for name, watch in watches.items():
                 faults[name] = faults[name] or watch.problem(1.0 + time.monotonic() - began, 300.0)
             time.sleep(0.1)

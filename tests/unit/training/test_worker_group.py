@@ -222,7 +222,7 @@ def test_nothing_outlives_a_killed_owner(folder: Path, tmp_path: Path, working: 
         time.sleep(2.0)
     owner.kill()
     owner.wait()
-    wait_until(lambda: not mine(), 10, mine, 0.05)
+    wait_until(lambda: not mine(), 120, mine, 0.05)
 
 
 def test_parent_side_imports_no_torch() -> None:
