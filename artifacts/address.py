@@ -271,7 +271,7 @@ class Attempt(Generic[K]):
             inputs={role: ref.as_json() for role, ref in inputs.items() if ref is not None},
             facts=dict(facts or {}),
             provenance={
-                **provenance(),
+                **provenance(self.address.refresh.since if self.address.refresh else None),
                 "seconds": round(time.perf_counter() - self.started, 3),
                 "spans": spans_since(self.started),
             },

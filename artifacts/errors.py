@@ -1,6 +1,6 @@
 """Errors for people: each names the place, the problem, the expected state and a remedy."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 SEE_DOCTOR = "see `deerstalker doctor`"
 """End of a remedy, for problems that `deerstalker doctor` checks for."""
@@ -67,3 +67,13 @@ class DiskFullError(StoreError):
 
 class TransientError(DeerstalkerError):
     """Another system failed temporarily. This is the only kind of error after which a stage is retried."""
+
+
+def chain_of(error: BaseException) -> Iterator[BaseException]:
+    """Yields an error, and the errors that led to it."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link
+        link = link.__cause__ or link.__context__

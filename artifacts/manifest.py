@@ -3,7 +3,7 @@
 import hashlib
 import json
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Self
 
 from pydantic import Field, ValidationError
@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 from artifacts.documents.document import Document
 from artifacts.documents.self_checksum import BLANK, check_seal, sealed
 from artifacts.documents.store_format import FORMAT_VERSION, FormatVersion, check_format
-from artifacts.errors import IntegrityError
+from artifacts.errors import BadInputError, IntegrityError
 from artifacts.identity import Identity, sha256_json
 from artifacts.store.keys import is_key, shown
 
@@ -80,6 +80,18 @@ class Manifest(Document):
     def made_at(self) -> datetime:
         """The time of publishing, with its time zone."""
         return datetime.fromisoformat(self.provenance["created_at"])
+
+    def refuse_future(self, key: str) -> None:
+        """Refuses an artifact that was made in the future, because a request would be taken for an older one.
+
+        Raises:
+            BadInputError: The clock of this machine, or of that which made the artifact, is wrong.
+        """
+        now = datetime.now(UTC)
+        if self.made_at > now:
+            found = f"made at {self.made_at:%Y-%m-%d %H:%M:%S} UTC, and it is {now:%Y-%m-%d %H:%M:%S} here"
+            remedy = "set the clock of this machine if it is wrong, or wait until then"
+            raise BadInputError(key, found, "an artifact of the past", remedy)
 
     def to_bytes(self) -> bytes:
         """Returns the manifest as readable JSON, with its checksum."""

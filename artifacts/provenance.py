@@ -18,10 +18,15 @@ _PROCESS_BEGAN = datetime.now(UTC)
 """When this process loaded the module. An artifact that is older was published by another process."""
 
 
-def provenance() -> dict[str, Any]:
-    """Returns time, host, hardware, code and library versions for a manifest."""
+def provenance(since: datetime | None = None) -> dict[str, Any]:
+    """Returns time, host, hardware, code and library versions for a manifest.
+
+    Args:
+        since: The earliest time, that of a request to make artifacts again. The clock may have been set back after it.
+    """
+    now = datetime.now(UTC)
     return {
-        "created_at": datetime.now(UTC).isoformat(timespec="microseconds"),
+        "created_at": max(now, since or now).isoformat(timespec="microseconds"),
         "process_began": _PROCESS_BEGAN.isoformat(timespec="microseconds"),
         "host": platform.node(),
         "machine": platform.machine(),

@@ -130,7 +130,8 @@ def record_request(
         known: Names of the stages that can be requested.
 
     Raises:
-        BadInputError: A name is not in `known`, or the files that a stage would have to read again were pruned.
+        BadInputError: A name is not in `known`, the files that a stage would have to read again were pruned, or an
+            artifact was made in the future.
     """
     for name in names:
         match = _NAME.fullmatch(name)
@@ -141,19 +142,22 @@ def record_request(
     open_already = any(not old.done and set(old.names) == set(names) for old in stored.requests)
     if not names or open_already or any(old.since == since for old in stored.requests):
         return stored
-    _refuse_pruned(store, layout, request)
+    _refuse_impossible(store, layout, request)
     _write(store, layout, request)
     return Refreshes(tuple(sorted((*stored.requests, request), key=lambda item: item.since)))
 
 
-def _refuse_pruned(store: Store, layout: RunLayout, request: RefreshRequest) -> None:
-    """Refuses a request that could not be carried out, because inputs were pruned that it does not make again.
+def _refuse_impossible(store: Store, layout: RunLayout, request: RefreshRequest) -> None:
+    """Refuses a request that could not be carried out.
+
+    Inputs may have been pruned that it does not make again, or an artifact may be of the future, so that it is newer
+    than the request.
 
     An artifact that depends on a named stage is made again only if its inputs change. After a request for all
     iterations, the first change may be in any of them, so that only artifacts of named stages are sure to be new.
 
     Raises:
-        BadInputError: Names the first such artifact, and its pruned input.
+        BadInputError: Names the first such artifact.
     """
     made: dict[str, Manifest] = {}
     for key in store.list(layout.root):
@@ -164,6 +168,8 @@ def _refuse_pruned(store: Store, layout: RunLayout, request: RefreshRequest) -> 
     while added:
         dependent = {key for key, one in made.items() if any(ref["key"] in again for ref in one.inputs.values())}
         added, again = bool(dependent - again), again | dependent
+    for key in sorted(named):
+        made[key].refuse_future(key)
     remade = again if all("@" in name for name in request.names) else named
     for key in sorted(again):
         for ref in made[key].inputs.values():

@@ -69,7 +69,7 @@ def iterations_done(store: Store, layout: RunLayout, before: datetime) -> int:
     replaced count too.
 
     Raises:
-        BadInputError: The run had no decision before that time.
+        BadInputError: The run had no decision before that time, or the newest was made in the future.
     """
     decisions: dict[int, list[str]] = {}
     for key in store.list(layout.iterations):
@@ -81,6 +81,7 @@ def iterations_done(store: Store, layout: RunLayout, before: datetime) -> int:
     for number, keys in sorted(decisions.items(), reverse=True):
         for key in keys:
             manifest = Manifest.from_bytes(store.read_bytes(key), f"{store.url}/{key}")
+            manifest.refuse_future(key)
             if manifest.made_at < before:
                 return number
     raise BadInputError(f"run {layout.run!r}", "no decision yet", "at least one", "call `deerstalker train` first")

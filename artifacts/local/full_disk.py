@@ -11,13 +11,13 @@ import re
 import tempfile
 import threading
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from artifacts.errors import BadInputError, DeerstalkerError, DiskFullError, TransientError
+from artifacts.errors import BadInputError, DeerstalkerError, DiskFullError, TransientError, chain_of
 
 _ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 _SAID = re.compile(
@@ -42,12 +42,12 @@ def says_full_disk(text: str) -> bool:
 
 def is_full_disk(error: BaseException) -> bool:
     """Returns whether an error, or an error that led to it, reports a write to a full disk."""
-    return any(_reports(link) for link in _chain(error))
+    return any(_reports(link) for link in chain_of(error))
 
 
 def is_quota(error: BaseException) -> bool:
     """Returns whether a write failed because the quota of the user is used up."""
-    return any(isinstance(link, OSError) and link.errno == errno.EDQUOT for link in _chain(error))
+    return any(isinstance(link, OSError) and link.errno == errno.EDQUOT for link in chain_of(error))
 
 
 def free_bytes(folder: Path) -> int:
@@ -82,7 +82,7 @@ def nearly_full(folder: Path) -> bool:
 
 def folder_of(error: BaseException) -> Path | None:
     """Returns the folder of the file that an error of the operating system about a full disk names, if it names one."""
-    links = (link for link in _chain(error) if isinstance(link, OSError) and link.errno in _ERRNOS)
+    links = (link for link in chain_of(error) if isinstance(link, OSError) and link.errno in _ERRNOS)
     names = (link.filename2 or link.filename for link in links)  # the second one is the target of a copy
     return next((Path(name).absolute().parent for name in names if isinstance(name, str)), None)
 
@@ -163,7 +163,7 @@ class DiskWatch:
         reason (the end of a child process, the answer of a server, an unforeseen error) and almost no space is or was
         free.
         """
-        for link in _chain(error):
+        for link in chain_of(error):
             if isinstance(link, DiskFullError):
                 return link
         quota = is_quota(error)
@@ -219,16 +219,6 @@ def _existing(folder: Path) -> Path:
     """Returns the folder, or its nearest parent that exists."""
     folder = folder.absolute()
     return next((path for path in (folder, *folder.parents) if path.is_dir()), folder)
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yields an error, and the errors that led to it."""
-    seen: set[int] = set()
-    link: BaseException | None = error
-    while link is not None and id(link) not in seen:
-        seen.add(id(link))
-        yield link
-        link = link.__cause__ or link.__context__
 
 
 def _reports(error: BaseException) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from artifacts.errors import SEE_DOCTOR, DeerstalkerError, DiskFullError, StoreError, TransientError
 from artifacts.store.keys import MissingKeyError
+from artifacts.store.unreachable import why_unreachable
 
 _log = logging.getLogger("deerstalker.store")
 
@@ -41,7 +42,6 @@ _REFUSED_CODES = frozenset(
         "InvalidToken",
         "InvalidSecurity",
         "NotSignedUp",
-        "RequestTimeTooSkewed",
         "SignatureDoesNotMatch",
         "TokenRefreshRequired",
         "400",  # without a body: the response to a HEAD request with an expired token
@@ -91,11 +91,12 @@ def translate(error: BaseException, where: str) -> DeerstalkerError:
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
         remedy = f"set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile; {SEE_DOCTOR}"
         return StoreError(where, "no complete credentials", "an access key and its secret", remedy)
+    reason = why_unreachable(error)
     if isinstance(error, SSLError):
-        return StoreError(where, _line(error), "a trusted certificate", "check the endpoint or AWS_CA_BUNDLE")
+        return StoreError(where, *(reason or (_line(error), "a trusted certificate", "check the endpoint")))
     passing = (UnconnectedError, CredentialRetrievalError, HTTPClientError, IncompleteReadError, ResponseStreamingError)
     if isinstance(error, (*passing, ResponseParserError)):
-        return TransientError(where, _line(error))
+        return TransientError(where, reason[0] if reason else _line(error))
     if isinstance(error, BotoCoreError):
         return StoreError(where, _line(error), "", "check the endpoint, region and credentials")
     return TransientError(where, _line(error))
@@ -117,6 +118,8 @@ def _translate_answer(cause: Any, where: str) -> DeerstalkerError:
         return StoreError(
             where, f"no such bucket: {problem}", "an existing bucket", f"check its name or create it; {SEE_DOCTOR}"
         )
+    if code == "RequestTimeTooSkewed":
+        return StoreError(where, f"refused: {problem}", "a clock that agrees with the server's", "set the clock")
     if code in _REFUSED_CODES or status in (401, 403):
         remedy = f"renew them or check their rights; {SEE_DOCTOR}"
         return StoreError(where, f"refused: {problem}", "accepted credentials", remedy)

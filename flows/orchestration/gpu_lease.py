@@ -7,8 +7,9 @@ often, does not give up, and takes the slot again if the server released it mean
 
 import logging
 import threading
+import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from uuid import UUID
 
@@ -27,6 +28,12 @@ _RETRY_EVERY_S = 1.0
 _POLL_EVERY_S = 3.0
 _REQUEST_TIMEOUT_S = 15.0
 _JOIN_TIMEOUT_S = 2.0
+_NONE_FREE = (
+    "all {slots} slots of the limit {limit!r} are taken; expected a free one; the run goes on as soon as another gives "
+    "its slot back, that of a lost machine after {lease_s:.0f} s; if no other run is alive: `prefect gcl update "
+    "{limit} --active-slots 0`"
+)
+_UNTIL_IT_ANSWERS = "expected an answer; the run goes on as soon as there is one"
 
 
 class GpuLease:
@@ -34,12 +41,13 @@ class GpuLease:
 
     Args:
         limit: Name of the limit; a missing limit is created with one slot.
-        log: Logs when a slot was lost and taken again.
+        log: Logs why it waits, and when a slot was lost and taken again.
     """
 
     def __init__(self, limit: str, log: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> None:
         self.limit, self._log = limit, log
         self._lease: UUID | None = None
+        self._obstacle = ""
         self._ending = threading.Event()
         self._renewal_thread: threading.Thread | None = None
 
@@ -49,6 +57,7 @@ class GpuLease:
         Raises:
             DeerstalkerError: `give_back` was called before or during the wait.
         """
+        began, said = time.monotonic(), ""
         with _client() as client:
             lease = None
             while lease is None:
@@ -57,7 +66,12 @@ class GpuLease:
                 if (lease := self._request(client)) is None:
                     if not waits:
                         return False
+                    if self._obstacle != said:
+                        said = self._obstacle
+                        self._log.warning("waiting for a GPU: %s", said)
                     self._ending.wait(_POLL_EVERY_S)
+        if said:
+            self._log.warning("has a slot of %s after %.0f s", self.limit, time.monotonic() - began)
         self._lease = lease
         self._renewal_thread = threading.Thread(target=self._keep_renewing, name=f"lease of {self.limit}", daemon=True)
         self._renewal_thread.start()
@@ -78,15 +92,21 @@ class GpuLease:
             self._log.warning("the slot of %s stays taken for up to %.0f s: %s", self.limit, LEASE_S, error)
 
     def _request(self, client: SyncPrefectClient) -> UUID | None:
-        """Requests a slot and returns its lease; None if no slot is free or the server does not answer."""
+        """Requests a slot and returns its lease; None if there is an obstacle, which it notes."""
+        slots = 0
         try:
-            ensure_limit(client, self.limit)
+            slots = ensure_limit(client, self.limit)
             answer = client.increment_concurrency_slots_with_lease([self.limit], 1, "concurrency", LEASE_S)
         except httpx.HTTPStatusError as error:
-            if error.response.status_code == HTTPStatus.LOCKED or error.response.is_server_error:
-                return None
-            raise
-        except httpx.TransportError:
+            if error.response.status_code == HTTPStatus.LOCKED:
+                self._obstacle = _NONE_FREE.format(limit=self.limit, slots=slots, lease_s=LEASE_S)
+            elif error.response.is_server_error:
+                self._obstacle = f"the Prefect API answers HTTP {error.response.status_code}; {_UNTIL_IT_ANSWERS}"
+            else:
+                raise
+            return None
+        except httpx.TransportError as error:
+            self._obstacle = f"the Prefect API does not answer ({type(error).__name__}); {_UNTIL_IT_ANSWERS}"
             return None
         return UUID(answer.json()["lease_id"])
 
@@ -105,7 +125,10 @@ class GpuLease:
         except httpx.HTTPStatusError as error:
             if error.response.status_code != HTTPStatus.GONE:
                 return False
-            self._log.warning("the slot of %s was lost while the server was unavailable; taking it again", self.limit)
+            self._log.warning(
+                "the slot of %s was lost, because the server or this machine was away for %.0f s or a clock was set; "
+                "taking it again; until then, another run may compute on the same GPU", self.limit, LEASE_S,
+            )  # fmt: skip
         except httpx.HTTPError:
             return False
         try:
@@ -115,15 +138,14 @@ class GpuLease:
         return self._lease is not None
 
 
-def ensure_limit(client: SyncPrefectClient, name: str) -> None:
-    """Creates a limit with one slot unless it exists."""
+def ensure_limit(client: SyncPrefectClient, name: str) -> int:
+    """Creates a limit with one slot unless it exists, and returns its number of slots."""
     try:
-        client.read_global_concurrency_limit_by_name(name)
+        return client.read_global_concurrency_limit_by_name(name).limit
     except ObjectNotFound:
-        try:
+        with suppress(ObjectAlreadyExists):
             client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=name, limit=1))
-        except ObjectAlreadyExists:
-            return
+        return 1
 
 
 @contextmanager

@@ -184,6 +184,8 @@ def _timeline(
         return None
     began = max(_time(made.provenance["process_began"]) for made in own)
     of_last = [made for made in own if made.made_at.timestamp() > began]
+    if not of_last:  # the clock was set back meanwhile
+        return None
     whole = len(of_last) == len(own) and not item.facts("sample").get("groups_reused")
     origin, end = min(map(_begin, of_last)), max(made.made_at.timestamp() for made in of_last)
     if number > 1 and number - 1 in records and records[number - 1].manifests:

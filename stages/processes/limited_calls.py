@@ -11,7 +11,6 @@ import pickle
 import resource
 import signal
 import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ from typing import Any
 import psutil
 
 from artifacts.errors import DeerstalkerError
+from stages.processes.awake import AwakeClock
 from stages.processes.process_pool import end_with_parent, exit_code, start_worker
 
 _WALL_FACTOR = 10
@@ -100,8 +100,8 @@ class LimitedCalls:
         """Calls the function once.
 
         If the process is lost in the call and has served earlier calls, the call is repeated in a fresh process: the
-        earlier calls may have left little memory, or something may have killed the process while it was idle. A call
-        that timed out is not repeated.
+        earlier calls may have left little memory, or something may have killed the process while it was idle. So is a
+        call that the kernel ended because this machine slept. A call that timed out is not repeated.
 
         Raises:
             LoadError: The function could not be loaded.
@@ -112,7 +112,7 @@ class LimitedCalls:
             outcome, alive = worker.call(arguments, self._limit_s)
             if not alive:
                 self._drop(worker)
-                if used and outcome.failure != _TIMEOUT:
+                if outcome.failure == _SLEPT or (used and outcome.failure != _TIMEOUT):
                     continue
             else:
                 with self._lock:
@@ -149,6 +149,8 @@ class LimitedCalls:
 _OUT_OF_MEMORY = "out of memory"
 _OUT_OF_MEMORY_ANSWER = pickle.dumps(CallResult(None, _OUT_OF_MEMORY))
 _TIMEOUT = "timeout"
+_SLEPT = "lost while the machine slept"
+_LONGEST_WAIT_S = 1.0
 
 
 def _kill_all(workers: "set[_Worker]") -> None:
@@ -175,14 +177,16 @@ class _Worker:
     def call(self, arguments: tuple[Any, ...], limit_s: float) -> tuple[CallResult, bool]:
         """Returns the outcome of a call, and whether the process can make another one."""
         self.calls += 1
+        clock = AwakeClock()
         try:
             used_s = _cpu_s(self._process.pid)
             self._pipe.send(arguments)
-            if not self._answered(used_s, limit_s):
+            if not self._answered(used_s, limit_s, clock):
                 return CallResult(None, _TIMEOUT), False
             answer = self._pipe.recv_bytes()
         except (EOFError, OSError, psutil.NoSuchProcess):
-            return CallResult(None, self._end()), False
+            clock.look()
+            return CallResult(None, _SLEPT if clock.asleep_s else self._end()), False
         try:
             outcome: CallResult = pickle.loads(answer)
         except Exception as error:
@@ -199,12 +203,12 @@ class _Worker:
         self._process.join()
         self._pipe.close()
 
-    def _answered(self, used_s: float, limit_s: float) -> bool:
+    def _answered(self, used_s: float, limit_s: float, clock: AwakeClock) -> bool:
         """Waits for an answer until the call has used its CPU time, or ten times as much wall-clock time."""
-        started, wait_s = time.monotonic(), limit_s
-        while not self._pipe.poll(wait_s):
+        wait_s = limit_s
+        while not self._pipe.poll(min(wait_s, _LONGEST_WAIT_S)):
             left_s = limit_s - (_cpu_s(self._process.pid) - used_s)
-            if left_s <= 0 or time.monotonic() - started >= limit_s * _WALL_FACTOR:
+            if left_s <= 0 or clock.look() >= limit_s * _WALL_FACTOR:
                 return False
             wait_s = max(left_s, 0.02)
         return True

@@ -24,6 +24,7 @@ from artifacts.local.input_files import (
     answer_content,
     read_regular,
 )
+from artifacts.store.unreachable import why_unreachable
 
 if TYPE_CHECKING:
     import httpx
@@ -80,7 +81,8 @@ def wait_for_external_server(url: str, auth: str | None) -> None:
 
     Raises:
         BadInputError: There is no such host, the server is not a Prefect API, or it refuses the auth string.
-        DeerstalkerError: The server does not answer within `EXTERNAL_TIMEOUT_S`.
+        DeerstalkerError: The server does not answer within `EXTERNAL_TIMEOUT_S`, its name cannot be resolved now, or
+            its certificate is refused.
     """
     import httpx
 
@@ -88,15 +90,19 @@ def wait_for_external_server(url: str, auth: str | None) -> None:
     try:
         socket.getaddrinfo(parsed.host, parsed.port)
     except (OSError, UnicodeError) as error:
+        if isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN:
+            raise DeerstalkerError(where, f"the name {parsed.host} cannot be resolved now", _EXPECTED) from error
         raise BadInputError(where, f"there is no host {parsed.host}", _EXPECTED, "correct the name") from error
     deadline = time.monotonic() + EXTERNAL_TIMEOUT_S
-    with httpx.Client(base_url=url, headers=auth_headers(auth, os.environ), timeout=5.0, trust_env=False) as client:
-        while (health := _get(client, "/health")) is None or health.status_code in _TEMPORARY:
+    headers = auth_headers(auth, os.environ)
+    trusted = httpx.create_ssl_context()  # with SSL_CERT_FILE, which the client would not read
+    with httpx.Client(base_url=url, headers=headers, verify=trusted, timeout=5.0, trust_env=False) as client:
+        while (health := _get(client, "/health", where)) is None or health.status_code in _TEMPORARY:
             if time.monotonic() > deadline:
                 limit = f"no answer within {EXTERNAL_TIMEOUT_S:.0f} s"
                 raise DeerstalkerError(where, limit, "a Prefect API", "is it running?")
             time.sleep(0.2)
-        version = _get(client, "/admin/version") if health.is_success else None
+        version = _get(client, "/admin/version", where) if health.is_success else None
     refused = next((reply.status_code for reply in (health, version) if reply and reply.status_code in _REFUSED), None)
     if refused:
         remedy = f"set {CLIENT_VARIABLE}=USER:PASSWORD"
@@ -107,12 +113,19 @@ def wait_for_external_server(url: str, auth: str | None) -> None:
         )
 
 
-def _get(client: "httpx.Client", path: str) -> "httpx.Response | None":
+def _get(client: "httpx.Client", path: str, where: str) -> "httpx.Response | None":
+    """Returns an answer; None if there is none at the moment.
+
+    Raises:
+        DeerstalkerError: The server's name cannot be resolved, or its certificate is refused.
+    """
     import httpx
 
     try:
         return bounded_get(client, path)
-    except httpx.TransportError:
+    except httpx.TransportError as error:
+        if reason := why_unreachable(error):
+            raise DeerstalkerError(where, *reason) from error
         return None
 
 

@@ -17,15 +17,19 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from artifacts.errors import SEE_DOCTOR, DeerstalkerError
+from artifacts.errors import SEE_DOCTOR, DeerstalkerError, chain_of
 from artifacts.local.full_disk import DiskWatch, temporary_folder
 from artifacts.local.log_tail import tail_of
+from artifacts.store.unreachable import why_unreachable
 from flows.orchestration.server.api_access import private, private_folder
 from flows.orchestration.server.local_server import InstallationRecord, database_lock, running_server
 from stages.processes.guarded import GuardedProcess
 from stages.processes.scratch import PREFIX, Scratch
+
+if TYPE_CHECKING:
+    import httpx
 
 TAG = "deerstalker"
 """Tag of Deerstalker's flow runs on a shared server; the automation for dead runs watches only these."""
@@ -209,26 +213,46 @@ class PrefectBackend:
 
 @contextmanager
 def explain_no_answer(remedy: str) -> Generator[None]:
-    """Raises an error that names the API and a remedy if Prefect's client gets no answer inside the block.
+    """Raises an error that names the API and a remedy if Prefect's client gets no answer, or HTTP 500, in the block.
 
     Raises:
-        DeerstalkerError: The API did not answer.
+        DeerstalkerError: The API did not answer, or could not do what was asked.
     """
     import httpx
 
     try:
         yield
-    except (httpx.TransportError, RuntimeError) as error:
-        # The client wraps the error of its first request in a RuntimeError.
-        reason = error if isinstance(error, httpx.TransportError) else error.__cause__
-        if not isinstance(reason, httpx.TransportError):
+    except DeerstalkerError:
+        raise
+    except Exception as error:
+        url = httpx.URL(os.environ["PREFECT_API_URL"])
+        if (reason := _of_api(error, url)) is None:
             raise
         raise DeerstalkerError(
-            f"Prefect API {httpx.URL(os.environ['PREFECT_API_URL']).copy_with(userinfo=b'')}",  # without a password
-            f"{type(reason).__name__}: {reason}",
-            "a server that answers",
-            f"{remedy}; then the same command continues where it stopped; {SEE_DOCTOR}",
+            f"Prefect API {url.copy_with(userinfo=b'')}",  # without a password
+            *(reason[:2]),
+            f"{reason[2] or remedy}; then the same command continues where it stopped; {SEE_DOCTOR}",
         ) from error
+
+
+def _of_api(error: Exception, url: "httpx.URL") -> tuple[str, str, str] | None:
+    """Returns what was found, what is expected and a remedy (or "") if an error comes from the API at `url`."""
+    import httpx
+
+    # The client wraps the error of its first request in a RuntimeError.
+    reason = error.__cause__ if isinstance(error, RuntimeError) else error
+    if isinstance(reason, httpx.TransportError):
+        return why_unreachable(reason) or (f"{type(reason).__name__}: {reason}", "a server that answers", "")
+    for link in chain_of(error):
+        if isinstance(link, httpx.HTTPStatusError) and link.response.is_server_error and _same(link.request.url, url):
+            remedy = "see the server's log, and whether the disk of its database is full"
+            return f"HTTP {link.response.status_code}", "a server that can do what is asked", remedy
+    return None
+
+
+def _same(one: "httpx.URL", other: "httpx.URL") -> bool:
+    """Returns whether two addresses are of the same server."""
+    return (one.host, one.port) == (other.host, other.port)
 
 
 def _drain() -> None:

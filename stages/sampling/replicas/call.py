@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from artifacts.errors import BadInputError
+from stages.processes.awake import LastProgress
 from stages.sampling import engine_key
 from stages.sampling.client import GroupSamples, Prompt, ReadyEngine, SampledCompletion, checked, request_body
 from stages.sampling.completions import GENERATE_PATH, Completion, Completions, from_bytes
 from stages.sampling.config import SamplingConfig
 from stages.sampling.counts import COUNTS_PATH, Counts
 from stages.sampling.endpoint import EndpointError
-from stages.sampling.replicas.window import LastProgress, Window
+from stages.sampling.replicas.window import Window
 
 POLL_S = 1.0
 POLL_TIMEOUT_S = 2.0
@@ -256,6 +257,6 @@ class Call:
                 member.window.observe(counts.preemptions, counts.waiting, counts.kv_cache_use)
             if not member.in_flight:
                 progress.reset()
-            elif progress.age_s > self._stall_timeout_s:
-                self._events.put(EngineLoss(member, f"no new token for {progress.age_s:.0f} s"))
+            elif (silent_s := progress.age_s) > self._stall_timeout_s:
+                self._events.put(EngineLoss(member, f"no new token for {silent_s:.0f} s"))
                 return

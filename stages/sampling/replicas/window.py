@@ -1,9 +1,8 @@
-"""Derives from the counters of one engine its limit of requests in flight and the time of its last progress."""
+"""The limit of requests in flight of one engine, from its counters."""
 
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass, field
 
 SHRINK = 0.75
@@ -65,26 +64,3 @@ class Window:
                 self.limit += 1
                 self._changed.notify()
             self.preemptions = preemptions
-
-
-@dataclass
-class LastProgress:
-    """The time of an engine's last progress: a change of its counters."""
-
-    counters: tuple[float, ...] = ()
-    time_s: float = field(default_factory=time.monotonic)
-
-    def observe(self, counters: tuple[float, ...]) -> None:
-        """Records the counters and, if one has changed, the time."""
-        if counters != self.counters:
-            self.counters = counters
-            self.reset()
-
-    def reset(self) -> None:
-        """Sets the time to now, because the engine has no work."""
-        self.time_s = time.monotonic()
-
-    @property
-    def age_s(self) -> float:
-        """Seconds since the last progress."""
-        return time.monotonic() - self.time_s

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, Self
 from artifacts.activity import doing, note
 from artifacts.errors import SEE_DOCTOR, BadInputError, DeerstalkerError, DiskFullError, TransientError
 from artifacts.local.log_tail import tail_of
+from stages.processes.awake import LastProgress
 from stages.processes.guarded import GuardedProcess
 from stages.processes.memory import kernel_kills, refused_allocation
 from stages.training.job import ScoreJob, TrainJob
@@ -227,7 +228,7 @@ class WorkerGroup:
             TransientError: The workers died or hung.
             DeerstalkerError: They ran out of memory or disk.
         """
-        alive_at, watch = time.time(), HangWatch(queue)
+        progress, watch, received = LastProgress(), HangWatch(queue), 0
         with events:
             while True:
                 ended = agent.exit_code() is not None or watch.lost()  # before the events, so that none is missed
@@ -238,10 +239,9 @@ class WorkerGroup:
                     yield event
                 if ended:
                     raise self._death("the workers died")
-                if new_events:
-                    alive_at = time.time()
-                alive_at = max(alive_at, queue.last_heartbeat_s())
-                if problem := watch.problem(time.time() - alive_at, self.hardware.no_progress_limit_s):
+                received += len(new_events)
+                progress.observe((received, queue.heartbeats()))
+                if problem := watch.problem(progress.age_s, self.hardware.no_progress_limit_s):
                     raise TransientError("trainer", problem, "", *self._log_tail())
                 if not new_events:
                     time.sleep(POLL_S)

@@ -95,7 +95,7 @@ class JobQueue:
     def last_owner_heartbeat(self) -> int:
         """Returns a number that changes with each heartbeat of the owner, 0 before the first.
 
-        It is not a time, because the clocks of machines differ.
+        It is not a time (see `heartbeats`).
         """
         path = self.folder / "owner"
         return path.stat().st_mtime_ns if path.exists() else 0
@@ -121,6 +121,9 @@ class JobQueue:
         """Returns whether every process has become ready for jobs."""
         return all((self.folder / f"heartbeat-{rank}").exists() for rank in range(processes))
 
-    def last_heartbeat_s(self) -> float:
-        """Returns the time of the newest heartbeat in seconds since the epoch, 0 before the first."""
-        return max((path.stat().st_mtime for path in self.folder.glob("heartbeat-*")), default=0.0)
+    def heartbeats(self) -> dict[str, int]:
+        """Returns a number for each process that changes with each of its heartbeats.
+
+        It is not a time, because the clocks of machines differ, and a clock may be set.
+        """
+        return {path.name: path.stat().st_mtime_ns for path in self.folder.glob("heartbeat-*")}

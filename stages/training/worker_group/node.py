@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from artifacts.errors import DeerstalkerError
+from stages.processes.awake import LastProgress
 from stages.training.worker_group.agent import start_agent
 from stages.training.worker_group.hang_watch import HangWatch
 from stages.training.worker_group.job_queue import JobQueue
@@ -28,14 +29,12 @@ class OwnerWatch:
     """Watches the heartbeat of a worker group's owner on another machine."""
 
     def __init__(self, queue: JobQueue) -> None:
-        self._queue = queue
-        self._last, self._changed_at = queue.last_owner_heartbeat(), time.monotonic()
+        self._queue, self._progress = queue, LastProgress()
 
     def gone(self, limit_s: float) -> bool:
         """Returns whether the heartbeat has not changed for `limit_s` seconds."""
-        if (heartbeat := self._queue.last_owner_heartbeat()) != self._last:
-            self._last, self._changed_at = heartbeat, time.monotonic()
-        return time.monotonic() - self._changed_at > limit_s
+        self._progress.observe(self._queue.last_owner_heartbeat())
+        return self._progress.age_s > limit_s
 
 
 def open_groups(folder: Path) -> list[JobQueue]:

@@ -68,6 +68,23 @@ def test_the_same_request_goes_on_until_it_is_done() -> None:
     assert verify(store).damaged == [] == verify(store).unchecked
 
 
+def test_a_clock_that_is_set_back_after_a_request_repeats_nothing_and_one_that_was_ahead_is_named() -> None:
+    store = Store.open("memory://refresh-clock")
+    key = LAYOUT.iteration(1, "grades")
+
+    def made() -> Ref[Rollouts]:
+        """The artifact that a command finds or makes; every request is of a later time than the clock shows."""
+        return publish(ArtifactAddress(store, key, Rollouts, Refreshes.read(store, LAYOUT).at(1)), "grade", b"x")
+
+    assert not made().reused
+    refreshes("grade@1", store=store)
+    assert [made().reused for _ in range(2)] == [False, True]
+    record_done(store, LAYOUT, Refreshes.read(store, LAYOUT))
+    assert made().reused
+    with pytest.raises(BadInputError, match=r"made at .* UTC, and it is .* here; .*; set the clock of this machine if"):
+        refreshes("grade@1", since=datetime.now(UTC), store=store)
+
+
 def test_a_damaged_request_is_named() -> None:
     store = Store.open("memory://refresh-damage")
     refreshes("sample", store=store)

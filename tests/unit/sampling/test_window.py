@@ -5,7 +5,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.sampling.replicas.window import LastProgress, Window
+from stages.sampling.replicas.window import Window
 
 COUNTERS = st.tuples(st.integers(0, 3), st.integers(0, 5), st.floats(0.0, 1.0))
 
@@ -54,14 +54,3 @@ def test_no_more_than_the_limit_are_in_flight_and_closing_wakes_the_rest() -> No
         thread.join(120.0)
     assert turned_away.is_set()
     assert max(inside) <= 2
-
-
-def test_only_a_changed_counter_is_progress() -> None:
-    progress = LastProgress()
-    progress.observe((1.0,))
-    first = progress.time_s
-    progress.observe((1.0,))
-    assert progress.time_s == first
-    progress.observe((2.0,))
-    assert progress.time_s > first
-    assert progress.age_s >= 0.0

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ def test_saving_and_loading_send_a_heartbeat_with_each_tensor(tmp_path: Path, mo
 
     def heartbeat() -> None:
         queue.heartbeat(0)
-        beats.append(queue.last_heartbeat_s())
+        beats.append(queue.heartbeats())
 
     cpu, hardware = torch.device("cpu"), TrainHardware(compute_dtype="fp32")
     weights = TrainedWeights(read_shape(tmp_path / "model"), hardware, cpu, sharded=False, heartbeat=heartbeat)
@@ -62,7 +61,7 @@ def test_saving_and_loading_send_a_heartbeat_with_each_tensor(tmp_path: Path, mo
     assert heartbeats_of("load_state") >= 3 * tensors
     assert heartbeats_of("save_checkpoint") == tensors + 1
     assert heartbeats_of("save_average") == 2 * tensors + 1
-    assert time.time() - beats[-1] < 60.0
+    assert beats[-1] != beats[0]
 
     monkeypatch.setattr(state_files, "FILE_BYTES", 1000)
     for again in ("several", "again"):
