@@ -1,9 +1,10 @@
 """Time from a command to its first completion: `python -m tests.benchmarks.starting --before FOLDER`.
 
 Each recipe starts in a new store (`first`), and again in the same store with another run name (`second`), so that
-puzzles and model are there and caches are warm. The same two starts of an older commit (`--before`, its
-folder) are made in turns. A command is interrupted as soon as its first group of completions is stored. The
-ratios are those of the medians: a first start over a first start before, and a second start over a first start before.
+puzzles and model are there and caches are warm. The same two starts of an older commit (`--before`, its folder) are
+made in turns; `NAME=OLD` is a recipe that has another name there. A command is interrupted as soon as its
+first group of completions is stored. The ratios are those of the medians: a first start over a first start before, and
+a second start over a first start before.
 
 The timeline has the seconds from the command to the run's opening, to the end of each stage, and to the first
 completion. CPU time is that of all processes of a command up to there: it changes little with other work on the
@@ -26,7 +27,7 @@ from typing import Any
 from tests.support.bars import Bar, parser_of, progress, tell
 
 HERE = Path(__file__).parents[2]
-RECIPES = ("answers_only", "smollm2")
+RECIPES = ("answers_only=quickstart", "smollm2")
 FIRST_BAR, SECOND_BAR = 0.7, 0.5
 _STAGE = re.compile(r"^(\S+) +(?:[0-9.]+ s|cached)$")
 _LIMIT_S = 1200.0
@@ -86,13 +87,14 @@ def start(tree: Path, recipe: str, run: str, store: Path) -> dict[str, Any]:
 def measured(recipe: str, before: Path, rounds: int) -> dict[str, Any]:
     """Returns the starts of one recipe, of both checkouts in turns."""
     figures: dict[str, Any] = {side: {"first": [], "second": []} for side in ("before", "now")}
+    name, _, old_name = recipe.partition("=")
     for _ in range(rounds):
-        for side, tree in (("before", before), ("now", HERE)):
+        for side, tree, named in (("before", before, old_name or name), ("now", HERE, name)):
             with tempfile.TemporaryDirectory(prefix="starting-") as folder:
                 for number in ("first", "second"):
-                    made = start(tree, recipe, number, Path(folder) / "store")
+                    made = start(tree, named, number, Path(folder) / "store")
                     figures[side][number].append(made)
-                    progress(f"{recipe} {side} {number}: {json.dumps(made)}")
+                    progress(f"{named} {side} {number}: {json.dumps(made)}")
     for figure in ("seconds", "cpu_s"):
         old = median(made[figure] for made in figures["before"]["first"])
         for number in ("first", "second"):
