@@ -244,7 +244,7 @@ def test_a_prompt_that_is_refused_later_counts(place: Place) -> None:
     assert "context length" in row["detail"] and row["completion_tokens"] == 0
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_kills_buy_no_stored_answer_again_and_change_no_figure(api: Api, tmp_path: Path) -> None:
     """Ten kills during 3 models x 200 puzzles: every answer that was stored is used, and each question has one."""
     chance = random.Random(24)

@@ -17,8 +17,10 @@ from tests.support.secrets import holders_of
 PAGE = "A script of TRL, and its recipe"
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "layout",
+    [pytest.param(layout, marks=pytest.mark.long if layout == "verl" else pytest.mark.release) for layout in LAYOUTS],
+)
 def test_a_run_on_the_layout_of_another_trainer(layout: str, tmp_path: Path, prefect_api_url: str) -> None:
     write_layout(layout, tmp_path)
     (tmp_path / "recipe.toml").write_text(recipe_of(layout))

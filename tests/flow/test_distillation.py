@@ -24,7 +24,7 @@ SETTINGS = (
 )  # fmt: skip
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_run_killed_while_it_samples_texts_learns_them_and_teaches_goes_on(
     tmp_path: Path, prefect_api_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

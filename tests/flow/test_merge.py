@@ -34,7 +34,7 @@ def merged(store: Path, environment: dict[str, str]) -> dict[str, object]:
     return json.loads(done.stdout)
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_merge_that_is_killed_leaves_nothing_and_begins_again(tmp_path: Path, prefect_api_url: str) -> None:
     stores = [tmp_path / "killed", tmp_path / "undisturbed"]
     for seed in (0, 1):
