@@ -56,8 +56,8 @@ def start(device: str, model: Path, folder: Path) -> dict[str, Any]:
     parts: dict[str, float | None] = {"imports": begun[0] if begun else None}
     for name, pattern in SECONDS.items():
         parts[name] = float(found[1]) if (found := pattern.search(log)) else None
-    if parts["load"] is None:
-        progress(f"the log does not say how long the load took:\n{log}")
+    if missing := [name for name in ("imports", "load") if parts[name] is None]:
+        progress(f"the log does not say {' and '.join(missing)}:\n{log}")
     return {"ready_s": ready_s, "parts_s": {**parts, "other": ready_s - sum(part or 0.0 for part in parts.values())}}
 
 

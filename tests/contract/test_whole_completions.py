@@ -32,8 +32,8 @@ from tests.support.waiting import wait_until
 HARDWARE = EngineHardware(
     max_num_seqs=64, kv_cache_gib=0.1, max_model_len=512, threads=1, replicas=1, dtype="float32"
 )  # fmt: skip
-FULL = HARDWARE.model_copy(update={"kv_cache_gib": 0.005, "max_num_seqs": 256})
-"""A cache that 128 completions of 300 tokens overfill."""
+FULL = HARDWARE.model_copy(update={"kv_cache_gib": 0.001, "max_num_seqs": 256})
+"""A cache of 1,024 tokens, which the 16 completions of one prompt overfill: how many prompts meet in it is chance."""
 CASES: dict[str, tuple[SamplingConfig, dict[str, Any]]] = {
     "plain": (SamplingConfig(samples_per_prompt=4, max_tokens=60, top_p=0.9, temperature=0.8), {}),
     "greedy": (SamplingConfig(samples_per_prompt=1, max_tokens=60, temperature=0.0), {}),
