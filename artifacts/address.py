@@ -33,6 +33,10 @@ REFRESHED_NAME = "refreshed.json"
 """Name of the manifest of an artifact that a refresh has outdated, beside the artifact's files."""
 
 
+class NotPublishedError(Exception):
+    """Nothing is published at an address that `must_exist`; its key."""
+
+
 class ArtifactAddress(Generic[K]):
     """An address in a store where one artifact of one kind can be published, once.
 
@@ -44,6 +48,7 @@ class ArtifactAddress(Generic[K]):
             the artifact's files, which stay.
         before_writing: Called before an attempt stores a file; an error that it raises prevents the write.
         label: Suffix of the names of task runs, such as `0003` in `sample-0003`.
+        must_exist: Whether `find` raises NotPublishedError instead of returning None, so that nothing is made here.
     """
 
     def __init__(
@@ -54,9 +59,11 @@ class ArtifactAddress(Generic[K]):
         refresh: Refresh | None = None,
         before_writing: Callable[[], None] = lambda: None,
         label: str = "",
+        *,
+        must_exist: bool = False,
     ) -> None:
         self.store, self.key, self.kind, self.refresh = store, key, kind, refresh
-        self.before_writing, self.label = before_writing, label
+        self.before_writing, self.label, self.must_exist = before_writing, label, must_exist
         self._looked_up_at = time.perf_counter()
 
     def find(self, identity: Identity) -> Ref[K] | None:
@@ -65,12 +72,15 @@ class ArtifactAddress(Generic[K]):
         Raises:
             IdentityMismatchError: The artifact that is published here was made with another config or other inputs.
             IntegrityError: The manifest is damaged.
+            NotPublishedError: There is none, and the address `must_exist`.
             StoreError: The store cannot be read, so it is not known whether there is an artifact.
         """
         self._looked_up_at = time.perf_counter()
         try:
             data = self.store.read_bytes(manifest_key(self.key))
         except MissingKeyError:
+            if self.must_exist:
+                raise NotPublishedError(self.key) from None
             return None
         manifest = Manifest.from_bytes(data, f"{self.store.url}/{manifest_key(self.key)}")
         if self.refresh and self.refresh.outdates(manifest, identity):

@@ -188,6 +188,7 @@ def opened_run(
             stop_after=stop_after,
             before_writing=before_writing,
             settle_rows=settle_rows,
+            published=last_iteration(store, layout),
         )
 
     with (

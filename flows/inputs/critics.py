@@ -7,9 +7,10 @@ from artifacts.refs import Checkpoint, Critic, Grades, OptimizerState, Ref, Roll
 from flows.lookup.critics import stored_critic, stored_parts
 from flows.lookup.preparation import Pretraining
 from flows.session.session import Session
+from stages.models.tokenizers.digest import check_same_tokenizer
 from stages.optional.pretrain import pretrain
 from stages.optional.value import value
-from stages.training.critic import PretrainConfig, check_tokenizer
+from stages.training.critic import PretrainConfig
 from stages.training.launch import Weights
 from stages.training.saved_state import state_beside
 
@@ -29,7 +30,7 @@ def first_critic(run: Session, policy: Ref[Checkpoint]) -> Weights | None:
         return None
     if config.source != "policy":
         critic = stored_critic(config.source, store)
-        check_tokenizer(store, critic, policy, f"value.source: {config.source}")
+        check_same_tokenizer(store, critic, policy, f"value.source: {config.source}")
         return Weights(critic, state_beside(critic, store))
     if config.pretrain is None:
         return Weights(policy)

@@ -6,7 +6,8 @@ from artifacts.refs import Checkpoint, Grades, Puzzles, Ref, Rollouts, Values
 from flows.inputs.critics import first_critic, valued
 from flows.inputs.models import fixed_checkpoint
 from flows.session.session import Session
-from stages.optional.teach import POLICY, TeachConfig, check_same_tokenizer, teach
+from stages.models.tokenizers.digest import check_same_tokenizer
+from stages.optional.teach import POLICY, TeachConfig, teach
 from stages.training.launch import Weights
 
 
@@ -73,5 +74,5 @@ def _teacher_of(
     if config.teacher == POLICY:
         return None
     teacher = fixed_checkpoint(run, config.teacher, "teach.teacher", puzzles)
-    check_same_tokenizer(run.ctx, teacher, policy)
+    check_same_tokenizer(run.ctx.store, teacher, policy, "teach.teacher")
     return teacher

@@ -17,7 +17,7 @@ from flows.config.recipe import Recipe
 from flows.config.settings import validate
 from flows.lookup.stages import KINDS, PARTS, REQUIRED, STATE
 from stages.promotion.promoted import Promoted, read_promoted
-from stages.promotion.reward_alarm import AlarmWindow, RewardAlarm, alarm_windows
+from stages.promotion.reward_alarm import AlarmPoint, AlarmWindow, RewardAlarm, alarm_windows
 
 _PARALLEL_READS = 8
 
@@ -164,10 +164,11 @@ def overview(store: Store, damaged: list[Damage] | None = None) -> list[RunOverv
     return runs
 
 
-def read_run(store: Store, run: str, damaged: list[Damage] | None = None) -> RunRecord:
+def read_run(store: Store, run: str, damaged: list[Damage] | None = None, *, up_to: int | None = None) -> RunRecord:
     """Returns the record of a run.
 
     Args:
+        up_to: The last iteration that the record has; None for all.
         damaged: A list to which unreadable artifacts, and objects that belong to no artifact, are added. The record
             leaves them out.
 
@@ -188,6 +189,7 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None) -> Run
         damaged += _not_iterations(layout, keys)
     published = {artifact for key in keys if (artifact := artifact_of(key))}
     numbers = sorted({number for key in published if (number := layout.iteration_of(key)) is not None})
+    numbers = [number for number in numbers if up_to is None or number <= up_to]
     keys_of_stages = {
         (number, stage): key
         for number in numbers
@@ -235,21 +237,28 @@ def _shorter_set(
 def with_alarms(iterations: Sequence[IterationRecord], recipe: Mapping[str, Any]) -> list[IterationRecord]:
     """Returns iterations with the comparison of reward and held-out accuracy that the run's recipe asks for.
 
-    The accuracy is the one that decides on promotion.
-
     Args:
         iterations: All iterations of a run so far, in order.
         recipe: The run's recipe, as JSON.
     """
-    rule, promote = recipe["alarm"], recipe["promote"]
-
-    def accuracy(record: IterationRecord) -> float | None:
-        measured = record.facts("evaluate").get(promote["mode"])
-        return measured[promote["metric"]]["mean"] if measured else None
-
-    points = [(item.number, item.facts("grade").get("reward/mean"), accuracy(item)) for item in iterations]
-    found = alarm_windows(points, RewardAlarm(**rule) if rule else None)
+    found = alarm_windows((alarm_point(item, recipe) for item in iterations), alarm_rule(recipe))
     return [replace(item, alarm=found.get(item.number)) for item in iterations]
+
+
+def alarm_rule(recipe: Mapping[str, Any]) -> RewardAlarm | None:
+    """Returns the rule by which a run compares reward with held-out accuracy; None if its recipe has none."""
+    rule = recipe["alarm"]
+    return RewardAlarm(**rule) if rule else None
+
+
+def alarm_point(record: IterationRecord, recipe: Mapping[str, Any]) -> AlarmPoint:
+    """Returns what the comparison of reward with held-out accuracy needs of an iteration.
+
+    The accuracy is the one that decides on promotion.
+    """
+    measured, promote = record.facts("evaluate"), recipe["promote"]
+    accuracy = measured[promote["mode"]][promote["metric"]]["mean"] if measured.get(promote["mode"]) else None
+    return record.number, record.facts("grade").get("reward/mean"), accuracy
 
 
 def alarms_of(iterations: Sequence[IterationRecord]) -> list[AlarmWindow]:

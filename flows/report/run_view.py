@@ -1,5 +1,6 @@
 """The contents of a run's pages. Each part is read or drawn once, when the first page needs it."""
 
+from collections.abc import Sequence
 from functools import cached_property
 
 from artifacts.reading import Artifact
@@ -24,17 +25,14 @@ class RunView:
     Every part raises IntegrityError if a file that it reads is damaged.
 
     Attributes:
-        record: The run so far.
+        record: The run so far; perhaps without the manifests of older iterations.
         store: The run's store.
+        figures: The figures of each iteration; read from the record if they are not given.
     """
 
-    def __init__(self, record: RunRecord, store: Store) -> None:
+    def __init__(self, record: RunRecord, store: Store, figures: Sequence[IterationFigures] | None = None) -> None:
         self.record, self.store = record, store
-
-    @cached_property
-    def figures(self) -> list[IterationFigures]:
-        """The figures of each iteration."""
-        return [iteration_figures(item) for item in self.record.iterations]
+        self.figures = [iteration_figures(item) for item in record.iterations] if figures is None else list(figures)
 
     @cached_property
     def study(self) -> RunStudy:

@@ -6,20 +6,33 @@ from dataclasses import replace
 
 from artifacts.layout import RunLayout
 from artifacts.store.store import Store
-from flows.lookup.history import RunRecord, alarms_of, read_iteration, read_run, with_alarms
+from flows.lookup.history import (
+    IterationRecord,
+    RunRecord,
+    alarm_point,
+    alarm_rule,
+    alarms_of,
+    read_iteration,
+    read_run,
+)
 from flows.orchestration.api_errors import API_ERRORS
 from flows.orchestration.reward_alarm import emit_reward_alarm
+from flows.report.figures import IterationFigures, iteration_figures
 from flows.report.html.run_report import store_report
 from flows.report.metric_names import before_after_metrics, iteration_metrics
 from flows.report.prefect_pages.ui import show_in_prefect
 from flows.report.run_view import RunView
 from flows.report.timeline import iteration_timeline, store_warning
 from flows.report.trackers import Tracker
+from stages.promotion.promoted import read_promoted
+from stages.promotion.reward_alarm import AlarmPoint, alarm_windows
 
 SLOW_INTERVAL_S = 30.0
 """Minimum time between updates of the slow pages, each of which takes as long as a short stage."""
 SLOW_SHARE = 0.03
 """Largest share of a run's time that these updates take; they take 1 s on a quick machine, 3 s on a busy one."""
+KEPT = 50
+"""Newest iterations whose manifests a run keeps in memory: 0.1 MB an iteration."""
 
 
 class ShownRun:
@@ -35,6 +48,8 @@ class ShownRun:
     ) -> None:
         self.layout, self.store, self.tracker, self._log, self._link = layout, store, tracker, log, link
         self._record: RunRecord | None = None
+        self._figures: dict[int, IterationFigures] = {}
+        self._alarm_points: dict[int, AlarmPoint] = {}
         self._store_is_slow = False
         self._tracked = -1
         self._slow_due_at = 0.0
@@ -48,7 +63,8 @@ class ShownRun:
         record = self._up_to(n)
         self._track(record)
         if executed:
-            self._show_in_prefect(RunView(record, self.store), slow=time.monotonic() >= self._slow_due_at)
+            view = RunView(record, self.store, list(self._figures.values()))
+            self._show_in_prefect(view, slow=time.monotonic() >= self._slow_due_at)
             self._warn_of_slow_store(record, n)
         return self._warn(record, executed=executed)
 
@@ -62,14 +78,28 @@ class ShownRun:
         return page
 
     def _up_to(self, n: int) -> RunRecord:
-        """Returns the run up to iteration `n`; reads that iteration again, because a refresh may have changed it."""
+        """Returns the run up to iteration `n`; reads that iteration again, because a refresh may have changed it.
+
+        Of older iterations it has only what pages need: iteration 0, the promoted one, the newest `KEPT`, and of the
+        others the decisions about the phase. It has no suites, which are measured after a run.
+        """
         if self._record is None:
-            self._record = read_run(self.store, self.layout.run)
-        known = {item.number: item for item in self._record.iterations}
-        known[n] = read_iteration(self.store, self.layout, n)
-        iterations = with_alarms([known[number] for number in sorted(known)], self._record.recipe)
-        self._record = replace(self._record, iterations=iterations)
-        return replace(self._record, iterations=[item for item in self._record.iterations if item.number <= n])
+            record = replace(read_run(self.store, self.layout.run, up_to=n), suites={})
+            self._alarm_points = {item.number: alarm_point(item, record.recipe) for item in record.iterations}
+            self._figures = {item.number: iteration_figures(item) for item in record.iterations}
+        else:
+            newest = read_iteration(self.store, self.layout, n)
+            self._alarm_points[n] = alarm_point(newest, self._record.recipe)
+            windows = alarm_windows(self._alarm_points.values(), alarm_rule(self._record.recipe), newest=1)
+            newest = replace(newest, alarm=windows.get(n))
+            self._figures[n] = iteration_figures(newest)
+            others = [item for item in self._record.iterations if item.number != n]
+            promoted = read_promoted(self.store, self.layout.promoted)
+            record = replace(self._record, promoted=promoted, iterations=[*others, newest])
+        wanted = {0, record.promoted.iteration if record.promoted else 0, *range(n - KEPT + 1, n + 1)}
+        kept = [item if item.number in wanted else _decision_about_phase(item) for item in record.iterations]
+        self._record = replace(record, iterations=[item for item in kept if item.manifests])
+        return self._record
 
     def _warn(self, record: RunRecord, *, executed: bool) -> str | None:
         """Returns the alarm of the newest iteration in words, if any; emits an event if the alarm begins there."""
@@ -102,6 +132,11 @@ class ShownRun:
         if slow:
             ended = time.monotonic()
             self._slow_due_at = ended + max(SLOW_INTERVAL_S, (ended - started) / SLOW_SHARE)
+
+
+def _decision_about_phase(item: IterationRecord) -> IterationRecord:
+    """Returns an iteration without what its other stages published; `manifests` is empty in a run without phases."""
+    return IterationRecord(item.number, {stage: made for stage, made in item.manifests.items() if stage == "advance"})
 
 
 def publish_report(store: Store, run: str) -> str:

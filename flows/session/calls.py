@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from copy import copy
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
-from artifacts.address import ArtifactAddress
+from artifacts.address import ArtifactAddress, NotPublishedError
+from artifacts.errors import DeerstalkerError
 from artifacts.refs import K
 from flows.orchestration.gpu_permit import GpuPermit
 from flows.orchestration.tasks import MappedStage, as_task, map_as_tasks
@@ -54,7 +56,8 @@ class Stages:
     def run(self, stage: Callable[Concatenate[StageContext, P], R], *inputs: P.args, **keywords: P.kwargs) -> R:
         """Runs a stage as a Prefect task, and returns its result.
 
-        The task is retried after transient failures. It ends in `Cached` if the artifact was published before.
+        The task is retried after transient failures. It ends in `Cached` if the artifact was published before. There is
+        no task run if the address `must_exist` and the artifact does: a task run costs ten times as much as its lookup.
 
         Args:
             stage: A function of `stages`; its keyword `out` is the address of its artifact.
@@ -75,7 +78,11 @@ class Stages:
             raise LastStageDone
         return result
 
-    def _run(self, name: str, stage: Callable[..., R], inputs: tuple[object, ...], keywords: Mapping[str, object]) -> R:
+    def _run(self, name: str, stage: Callable[..., R], inputs: tuple[object, ...], keywords: Mapping[str, Any]) -> R:
+        with suppress(NotPublishedError, DeerstalkerError):  # in the task below, errors are shown as those of the stage
+            if keywords["out"].must_exist:
+                return stage(self.ctx, *inputs, **keywords)
+        keywords = _that_may_be_made(keywords)
         task = as_task(name, self.ctx, stage, keywords)
         self.live.stage_started(name)
         started = time.perf_counter()
@@ -115,7 +122,7 @@ class Stages:
         """
         name = task_run_name(stage.__name__, cast(ArtifactAddress[Any], keywords["out"]).label)
         started = time.perf_counter()
-        future = as_task(name, self.ctx, stage, keywords, in_thread=True).submit(*inputs)
+        future = as_task(name, self.ctx, stage, _that_may_be_made(keywords), in_thread=True).submit(*inputs)
         ended_at: list[float] = []
         future.add_done_callback(lambda _: ended_at.append(time.perf_counter()))
         try:
@@ -158,6 +165,16 @@ def _trained(result: object) -> Weights | None:
     if isinstance(result, Valued):
         return result.critic
     return result if isinstance(result, Weights) else None
+
+
+def _that_may_be_made(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the keywords of a stage with addresses where it may make its artifacts."""
+    made = dict(keywords)
+    for name, value in keywords.items():
+        if isinstance(value, ArtifactAddress):
+            made[name] = copy(cast(ArtifactAddress[Any], value))
+            made[name].must_exist = False
+    return made
 
 
 def task_run_name(stage: str, label: str) -> str:

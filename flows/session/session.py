@@ -23,6 +23,8 @@ SettleRows = Callable[["Session", Ref[Checkpoint], Ref[Puzzles], Sequence[int]],
 """Decides the row sizes of a run's recipe, from the model, the puzzles and the tokens of their train prompts."""
 _NEVER = datetime.min.replace(tzinfo=UTC)
 """A time before that of every artifact."""
+SHOWN_AGAIN = 10
+"""Newest published iterations whose stages are task runs when a run goes on; those of older ones are only looked up."""
 
 
 def _iteration_label(number: int) -> str:
@@ -46,6 +48,7 @@ class Session(Stages):
         stop_after: `stage@iteration` after which `LastStageDone` is raised; None runs to the end.
         before_writing: Called before any of the run's own artifacts is stored (see `freeze_recipe`).
         settle_rows: Called before that (see `flows.inputs.rows`).
+        published: The last iteration that has published an artifact; -1 if none has.
     """
 
     def __init__(
@@ -61,12 +64,14 @@ class Session(Stages):
         stop_after: str | None = None,
         before_writing: Callable[[], None] = lambda: None,
         settle_rows: SettleRows = lambda run, weights, puzzles, prompts: None,
+        published: int = -1,
     ) -> None:
         super().__init__(ctx, live, permit)
         self.recipe, self.layout, self.refresh = recipe, layout, refresh
         self._has_phases = bool(recipe.phases)
         self._before_writing = before_writing
         self.settle_rows = settle_rows
+        self._looked_up = published - SHOWN_AGAIN
         if stop_after is not None:
             name, _, number = stop_after.partition("@")
             self.last_task_run = task_run_name(name, _iteration_label(int(number)))
@@ -132,4 +137,5 @@ class Session(Stages):
             refresh = replace(refresh, any_config=True)
         if number in self._replaced:
             refresh = replace(refresh or Refresh({}, _NEVER), replaced=(self._replaced[number],))
-        return ArtifactAddress(self.ctx.store, key, kind, refresh, self._before_writing, _iteration_label(number))
+        label, must_exist = _iteration_label(number), number <= self._looked_up and not refresh
+        return ArtifactAddress(self.ctx.store, key, kind, refresh, self._before_writing, label, must_exist=must_exist)

@@ -9,9 +9,9 @@ from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Critic, Grades, OptimizerState, Ref, Rollouts
 from stages.context import StageContext
+from stages.models.tokenizers.digest import check_same_tokenizer
 from stages.training.critic import (
     ValueConfig,
-    check_tokenizer,
     critic_batch,
     valued_rollouts,
 )
@@ -63,7 +63,7 @@ def pretrain(
         return published
     for sampled in rollouts:
         writer = Ref[Checkpoint](**Artifact.open(ctx.store, sampled).manifest.inputs["weights"])
-        check_tokenizer(ctx.store, model, writer, f"value.pretrain.run: {sampled.key}")
+        check_same_tokenizer(ctx.store, model, writer, f"value.pretrain.run: {sampled.key}")
     tables = [valued_rollouts(ctx.store, *pair) for pair in zip(rollouts, grades, strict=True)]
     seed = int(identity.digest[:_SEED_DIGITS], 16)
     batch, _ = critic_batch(tables, config, chosen.updates, seed)

@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 
 from artifacts.address import ArtifactAddress
 from artifacts.config import Config
-from artifacts.errors import NEW_RUN, BadInputError, IntegrityError
+from artifacts.errors import BadInputError, IntegrityError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Grades, Puzzles, Ref, Rollouts
@@ -46,7 +46,7 @@ from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.shape import read_shape
 from stages.models.tensors import check_weights
 from stages.models.tokenizers.chat import chat_tokenizer
-from stages.models.tokenizers.digest import tokenizer_digest
+from stages.models.tokenizers.digest import check_same_tokenizer
 from stages.training.job import ScoreJob
 
 REVISION = 1
@@ -110,7 +110,7 @@ def teach(
     if published := out.find(identity):
         return published
     sampled, graded = Artifact.open(ctx.store, rollouts), Artifact.open(ctx.store, grades)
-    check_same_tokenizer(ctx, teacher, Ref(**sampled.manifest.inputs["weights"]))
+    check_same_tokenizer(ctx.store, teacher, Ref(**sampled.manifest.inputs["weights"]), "teach.teacher")
     completions = sampled.read_tables(ROLLOUTS).sort("group", "sample")
     table = graded.read_table(GRADES_FILE, GRADES).sort("group", "sample")
     if not completions.select("group", "sample").equals(table.select("group", "sample")):
@@ -145,22 +145,6 @@ def teach(
     return attempt.publish(
         {**graded.manifest.facts, "teacher/kl/mean": float(-gaps.mean()) if gaps.size else 0.0}, **inputs
     )
-
-
-def check_same_tokenizer(ctx: StageContext, teacher: Ref[Checkpoint], policy: Ref[Checkpoint]) -> None:
-    """Checks that a teacher can judge the tokens of a policy.
-
-    Raises:
-        BadInputError: It has another tokenizer.
-    """
-    if tokenizer_digest(ctx.store, teacher) != tokenizer_digest(ctx.store, policy):
-        raise BadInputError(
-            "teach.teacher",
-            f"{teacher.key} has another tokenizer than {policy.key}",
-            "the policy's tokenizer, whose tokens the teacher judges",
-            f"{NEW_RUN}, with a teacher of the same family; models made from scratch need the same puzzles "
-            "and the same texts",
-        )
 
 
 @dataclass(frozen=True)

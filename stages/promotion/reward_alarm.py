@@ -39,6 +39,10 @@ class RewardAlarm(Config):
     )
 
 
+AlarmPoint = tuple[int, float | None, float | None]
+"""Number, mean reward and held-out accuracy of an iteration; None if not measured."""
+
+
 @dataclass(frozen=True)
 class AlarmWindow:
     """The comparison of the two halves of the window that ends with an iteration.
@@ -72,21 +76,22 @@ class AlarmWindow:
 
 
 def alarm_windows(
-    points: Iterable[tuple[int, float | None, float | None]], rule: RewardAlarm | None
+    points: Iterable[AlarmPoint], rule: RewardAlarm | None, newest: int | None = None
 ) -> dict[int, AlarmWindow]:
     """Returns the comparison after each iteration whose window is full, by iteration; empty without a rule.
 
     Args:
-        points: Number, mean reward and held-out accuracy of each iteration, in order. Iterations that lack one of the
-            two are left out.
+        points: The iterations in order. Those that lack reward or accuracy are left out.
         rule: Length of the window, and the bar.
+        newest: Number of comparisons to return, the newest ones; None for all.
     """
     if rule is None:
         return {}
     known = [(number, reward, accuracy) for number, reward, accuracy in points if None not in (reward, accuracy)]
     rewards_N, accuracies_N = (np.array([point[i] for point in known], dtype=np.float64) for i in (1, 2))
     found: dict[int, AlarmWindow] = {}
-    for count in range(rule.window, len(known) + 1):
+    first_count = rule.window if newest is None else max(rule.window, len(known) + 1 - newest)
+    for count in range(first_count, len(known) + 1):
         rise, rise_se = (float(value) for value in window_change(rewards_N[:count], rule.window))
         gain, gain_se = (float(value) for value in window_change(accuracies_N[:count], rule.window))
         first, last, bar = known[count - rule.window // 2 * 2][0], known[count - 1][0], alarm_bar(rule, count)

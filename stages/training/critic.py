@@ -9,16 +9,15 @@ import polars as pl
 from pydantic import Field, model_validator
 
 from artifacts.config import Config
-from artifacts.errors import NEW_RUN, BadInputError, IntegrityError
+from artifacts.errors import IntegrityError
 from artifacts.reading import Artifact
-from artifacts.refs import Checkpoint, Grades, Ref, Rollouts
+from artifacts.refs import Grades, Ref, Rollouts
 from artifacts.schemas import BY_TOOL, GRADES, GRADES_FILE, ROLLOUTS
 from artifacts.store.store import Store
 from artifacts.tensors import PackedBatch
 from stages.grpo.gae import last_token_rewards
 from stages.grpo.groups import Branch, Group
 from stages.grpo.packing import PackConfig, lay_out, packed_rows
-from stages.models.tokenizers.digest import tokenizer_digest
 from stages.models.value_head import ValueHead
 from stages.training.job import OptimizerConfig, ValueJob
 from stages.training.schedules.learning_rates import LearningRateConfig
@@ -204,21 +203,3 @@ def critic_batch(
                 places.append(TokenPlace(branch.number, row, slice(column, column + len(branch.tokens))))
                 column += len(branch.tokens)
     return lay_out(rows, minibatch, packing), places
-
-
-def check_tokenizer(store: Store, critic: Ref[Checkpoint], sampled_by: Ref[Checkpoint], where: str) -> None:
-    """Checks that a critic has the tokenizer of the model whose completions it judges.
-
-    Only manifests are read, so the check also works for pruned models.
-
-    Raises:
-        BadInputError: The critic has another tokenizer.
-    """
-    digests = [(tokenizer_digest(store, ref) or "none")[:12] for ref in (critic, sampled_by)]
-    if digests[0] != digests[1]:
-        raise BadInputError(
-            where,
-            f"{critic.key} has another tokenizer ({digests[0]})",
-            f"that of {sampled_by.key} ({digests[1]}), whose completions it is to judge",
-            f"{NEW_RUN}, with a critic or rollouts of the same model",
-        )

@@ -8,7 +8,8 @@ import tempfile
 from pathlib import Path
 
 from tests.support.bars import kept, parser_of, progress, tell
-from tests.support.kills import campaign
+from tests.support.kills import USUAL, campaign
+from tests.support.kills_kinds import EVERY
 
 PROMISES = {
     "work repeated": "was made again|sampled twice",
@@ -26,12 +27,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--at-once", type=int, default=1, help="runs side by side")
     parser.add_argument("--saving", action="store_true", help="kill only while an optimizer state is being saved")
+    parser.add_argument("--kinds", nargs="+", choices=EVERY, help="kinds in turn; by default plain twice, deployed")
+    parser.add_argument("--every-kind", action="store_true", help="all kinds in turn")
     options = parser.parse_args()
     scratch = Path(tempfile.mkdtemp(prefix="kills-"))
     progress(f"runs in {scratch}; it stays if one of them fails")
-    report, bars = kept(
-        PROMISES, lambda: campaign(options.count, scratch, options.seed, options.at_once, while_saving=options.saving)
-    )
+    kinds = EVERY if options.every_kind else options.kinds or (("saving",) if options.saving else USUAL)
+    report, bars = kept(PROMISES, lambda: campaign(options.count, scratch, options.seed, options.at_once, kinds))
     if all(bar.met for bar in bars):
         shutil.rmtree(scratch)
     tell(report, bars, as_json=options.json)

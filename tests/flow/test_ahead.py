@@ -14,6 +14,7 @@ from artifacts.reading import Artifact
 from artifacts.store.store import Store
 from artifacts.verification import verify
 from tests.support.installed import ONE_ENGINE, TINY
+from tests.support.tiny_runs import AHEAD
 from tests.support.waiting import changes, wait_until
 
 LAYOUT = RunLayout("ahead")
@@ -33,7 +34,7 @@ class Commands:
         """Starts the command as a user would; its log is `ROLE.txt`."""
         command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(TINY), "--json"]
         command += ["--run", LAYOUT.run, "--profile", str(ONE_ENGINE), "--store", str(self.store), "--role", role]
-        command += ["--set", "iterate_ahead=1", "--set", "iterations=3"]
+        command += [word for setting in AHEAD for word in ("--set", setting)]
         with (self.folder / f"{role}.txt").open("wb") as log:
             return subprocess.Popen(
                 command, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True, env=self.environment

@@ -21,6 +21,7 @@ from artifacts.verification import verify
 from flows.cli.app import run_command
 from tests.support.pages import versions
 from tests.support.prefect_server import prefect_api
+from tests.support.tiny_runs import CRITIC, FIRST, FROM_FIRST, VALUE
 from tests.support.train_command import LIMIT_S, TrainCommand
 from tests.support.waiting import wait_until
 
@@ -28,19 +29,10 @@ pytestmark = pytest.mark.long
 PUZZLES, SAMPLED, SAMPLES = 96, 16, 8
 """Train puzzles; puzzles of an iteration; samples of each."""
 EACH_STEP = ("trainer.checkpoint_every_s=0",)
-FIRST = ("iterations=1", f"sample.puzzles_per_iteration={SAMPLED}", "warm_start.epochs=16")
-ADVANTAGE = 'grade.advantage={baseline="none", scale="none"}'
-LATER = (*FIRST[:2], "warm_start=null", 'model={source="checkpoint", name="first@1"}', ADVANTAGE)
-VALUE = "value={learning_rate=1e-3, updates=8, %s}"
-KILLED = (
-    *LATER, VALUE % 'epochs=16, pretrain={run="first", first=1, last=1, updates=8, epochs=16}',
-    'rate={models=[{name="start"}], sampling={samples_per_prompt=2, max_tokens=48}}',
-    'sample.order={by="ascending", column="accuracy:start"}',
-)  # fmt: skip
 STEPS = 8 * 16
 """Optimizer steps of both trainings of the critic."""
 SECOND = RunLayout("second")
-CRITIC, VALUED = SECOND.first_critic("critic"), SECOND.iteration(1, "values")
+FIRST_CRITIC, VALUED = SECOND.first_critic("critic"), SECOND.iteration(1, "values")
 PAGES = ("iterations", "seconds", "pretrain", "rate-start", "value")
 """Prefect's tables of the run, and the progress of its stages."""
 
@@ -79,7 +71,7 @@ class Story:
 def story(tmp_path_factory: pytest.TempPathFactory, prefect_api_url: str) -> Story:
     folder = tmp_path_factory.mktemp("critic")
     TrainCommand(folder, "first", prefect_api_url, FIRST).finish()
-    second = TrainCommand(folder, "second", prefect_api_url, KILLED, EACH_STEP)
+    second = TrainCommand(folder, "second", prefect_api_url, CRITIC, EACH_STEP)
 
     def killed_while_it_trains(key: str) -> list[dict[str, Any]]:
         trained = second.store / key
@@ -88,7 +80,7 @@ def story(tmp_path_factory: pytest.TempPathFactory, prefect_api_url: str) -> Sto
         newest = max(trained.glob(f"progress-*/step-*/{MANIFEST_NAME}")).parent
         return json.loads(next(newest.glob("*/steps.json")).read_text())
 
-    pretrained = killed_while_it_trains(CRITIC)
+    pretrained = killed_while_it_trains(FIRST_CRITIC)
     rated = second.store / SECOND.levels
     second.kill_when(lambda: any(rated.glob("progress-*/*.parquet")))
     assert not (rated / MANIFEST_NAME).exists(), "it was over before"
@@ -99,7 +91,7 @@ def story(tmp_path_factory: pytest.TempPathFactory, prefect_api_url: str) -> Sto
 
 def test_each_killed_stage_continues_from_what_it_had_stored(story: Story) -> None:
     assert verify(story.store).damaged == []
-    for key, before in ((CRITIC, story.pretrained), (SECOND.iteration(1, "critic"), story.valued)):
+    for key, before in ((FIRST_CRITIC, story.pretrained), (SECOND.iteration(1, "critic"), story.valued)):
         steps = story.manifest(key).facts["steps"]
         assert len(steps) == STEPS
         assert 0 < len(before) < STEPS
@@ -142,7 +134,7 @@ def test_the_critic_descends_from_the_rollouts_of_the_other_run(
         assert run_command(["lineage", key, *where]) == 0
         ancestors[key] = {node["key"] for node in json.loads(capsys.readouterr().out)["ancestors"]}
     other = {first.iteration(1, part) for part in ("rollouts", "grades", "checkpoint")}
-    own = {CRITIC, SECOND.first_critic("critic_state"), SECOND.levels, SECOND.iteration(1, "rollouts")}
+    own = {FIRST_CRITIC, SECOND.first_critic("critic_state"), SECOND.levels, SECOND.iteration(1, "rollouts")}
     assert ancestors[SECOND.iteration(1, "critic")] >= other | own
     assert ancestors["second@1"] >= other | own | {VALUED}, "the advantages of the policy come from the values"
 
@@ -177,7 +169,7 @@ def test_show_the_report_and_prefect_have_its_figures(story: Story, capsys: pyte
 
 
 def test_another_run_continues_the_critic(story: Story) -> None:
-    story.command("third", *LATER, VALUE % 'source="second@1"').finish()
+    story.command("third", *FROM_FIRST, VALUE % 'source="second@1"').finish()
     values = Artifact.at(story.store, RunLayout("third").iteration(1, "values"), Values).manifest
     critic = Artifact.at(story.store, SECOND.iteration(1, "critic"), Critic)
     assert values.inputs["critic"]["digest"] == critic.ref.digest
@@ -201,7 +193,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("refusal", REFUSED)
 def test_bad_sources_are_refused_in_one_line_before_the_run_has_its_name(refusal: str, story: Story) -> None:
-    command = story.command("refused", ADVANTAGE, *REFUSED[refusal])
+    command = story.command("refused", FROM_FIRST[-1], *REFUSED[refusal])
     assert command.refusal().startswith(f"error: {refusal}")
     assert command.said().count("error: ") == 1
     assert "Traceback" not in command.said()

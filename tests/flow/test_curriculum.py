@@ -15,24 +15,14 @@ from flows.lookup.history import read_run
 from flows.lookup.preparation import newest_rates
 from flows.report.summary import phase_rows
 from stages.curriculum.progress import read_progress
+from tests.support.tiny_runs import PHASES
 from tests.support.train_command import TrainCommand
-
-CHANGES = [
-    "iterations=4",
-    "sample.puzzles_per_iteration=16",
-    "finetune.reference=base",
-    'rate={models=[{name="start"}, {name="run"}], sampling={samples_per_prompt=2, max_tokens=32}}',
-    'phases=[{name="short", iterations=2, sample={sampling={max_tokens=48},'
-    ' order={by="ascending", column="num_clues"}}},'
-    ' {name="long", reference="phase_start", optimizer="fresh", sample={order={by="pools"},'
-    ' where=[{all=[{column="accuracy:start", below=1.0}]}]}}]',
-]
 
 
 @pytest.mark.long
 def test_a_run_that_is_killed_in_its_second_phase_goes_on(tmp_path: Path, prefect_api_url: str) -> None:
     layout = RunLayout("staged")
-    command = TrainCommand(tmp_path, "staged", prefect_api_url, CHANGES)
+    command = TrainCommand(tmp_path, "staged", prefect_api_url, PHASES)
     sampled = command.store / layout.iteration(3, "rollouts")
     command.kill_when(lambda: any(sampled.glob("*/*.parquet")))
     shards = {path.name for path in sampled.glob("*/*.parquet")}

@@ -13,15 +13,8 @@ from artifacts.store.store import Store
 from artifacts.verification import verify
 from flows.cli.app import run_command
 from flows.lookup.history import read_run
+from tests.support.tiny_runs import DISTILLED
 from tests.support.train_command import TrainCommand
-
-SETTINGS = (
-    "iterations=1", "warm_start.epochs=16", "distil.sample.puzzles_per_iteration=48",
-    "distil.sample.sampling={samples_per_prompt = 8, max_tokens = 64}", "distil.texts.keep=best",
-    "distil.sample.order={by = 'ascending', column = 'num_clues'}",
-    "distil.sample.where=[{all = [{column = 'num_clues', above = 0}]}]",
-    "distil.sft={texts_per_step = 8, epochs = 2, learning_rate = 1e-3}", "teach.hint=derivation",
-)  # fmt: skip
 
 
 @pytest.mark.release
@@ -29,7 +22,7 @@ def test_a_run_killed_while_it_samples_texts_learns_them_and_teaches_goes_on(
     tmp_path: Path, prefect_api_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     layout, folder = RunLayout("tiny"), tmp_path / "store"
-    command = TrainCommand(tmp_path, "tiny", prefect_api_url, SETTINGS)
+    command = TrainCommand(tmp_path, "tiny", prefect_api_url, DISTILLED)
     rollouts, texts, trained = (layout.sft(1, part) for part in ("rollouts", "texts", "checkpoint"))
     grades = layout.iteration(1, "grades")
     shards = folder / rollouts

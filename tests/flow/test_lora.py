@@ -15,8 +15,7 @@ from stages.models.stored import holds_adapter
 from stages.models.tensors import check_weights
 from tests.support.installed import ONE_ENGINE, TINY
 from tests.support.processes import DEERSTALKER
-
-LORA = ["finetune.trainable.parameters=lora", "finetune.trainable.rank=4", "finetune.learning_rate=1e-2"]
+from tests.support.tiny_runs import LORA
 
 
 @pytest.mark.long

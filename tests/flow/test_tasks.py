@@ -37,7 +37,7 @@ from artifacts.store.store import Store
 from flows.config.recipes import load_recipe
 from flows.orchestration.flow_runs import this_flow_run
 from flows.orchestration.gpu_lease import GpuLease
-from flows.orchestration.gpu_permit import gpu_permit
+from flows.orchestration.gpu_permit import GpuPermit, gpu_permit
 from flows.orchestration.server.dead_runs import crash_dead_runs, crash_dead_tasks
 from flows.orchestration.tasks import as_task
 from flows.report.shown_run import ShownRun
@@ -45,7 +45,7 @@ from flows.report.terminal.live import current_view
 from flows.report.trackers import NO_TRACKER
 from flows.session.calls import Stages
 from flows.session.saving import LastStageDone
-from flows.session.session import Session
+from flows.session.session import SHOWN_AGAIN, Session
 from stages.context import Profile, StageContext
 from stages.prepare import PrepareConfig, prepare
 from tests.support.prefect_server import reporting_to
@@ -200,6 +200,35 @@ def test_a_part_of_a_run_ends_after_the_named_stage_of_the_named_iteration(ctx: 
     assert finished == [2]
     assert Artifact.at(ctx.store, layout.iteration(12, "rollouts"), Puzzles)  # published before the end
     assert not ctx.store.list(layout.iteration(13, "rollouts"))
+
+
+@pytest.mark.usefixtures("_prefect")
+def test_old_iterations_of_a_run_that_goes_on_are_looked_up_without_task_runs(ctx: StageContext) -> None:
+    layout, newest = RunLayout("long"), SHOWN_AGAIN + 5
+    missing = 3
+
+    def opened(permit: GpuPermit, published: int) -> Session:
+        shown = ShownRun(layout, ctx.store, NO_TRACKER, ctx.log)
+        return Session(
+            ctx, current_view(), permit, recipe=load_recipe("answers_only"), layout=layout, refresh=Refreshes(),
+            shown=shown, published=published,
+        )  # fmt: skip
+
+    @flow
+    def long(numbers: list[int], published: int) -> str:
+        with gpu_permit(None, "run", ctx.log) as permit:
+            run = opened(permit, published)
+            for number in numbers:
+                run.run(prepare, SMALL, out=run.at(number, "rollouts", Puzzles))
+        return str(flow_run.id)
+
+    every = list(range(1, newest + 1))
+    made = [number for number in every if number != missing]
+    assert len(states_of(long(made, -1), len(made))) == len(made)
+    expected = {f"prepare-{number:04d}": "Cached" for number in range(newest - SHOWN_AGAIN + 1, newest + 1)}
+    expected[f"prepare-{missing:04d}"] = "Completed"
+    assert states_of(long(every, newest), len(expected)) == expected
+    assert Artifact.at(ctx.store, layout.iteration(missing, "rollouts"), Puzzles)
 
 
 @pytest.mark.usefixtures("_prefect")

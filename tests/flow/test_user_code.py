@@ -14,24 +14,9 @@ from artifacts.reading import Artifact
 from artifacts.schemas import GRADES, GRADES_FILE
 from artifacts.store.store import Store
 from tests.support.installed import ONE_ENGINE, Installation
+from tests.support.tiny_runs import README_TASK, SLOW_GRADES
 from tests.support.user_tasks import readme_recipe, readme_task
 from tests.support.waiting import changes, wait_until
-
-SMALL = {
-    "iterations": 1, "model.source": "scratch", "model.hidden": 32, "model.heads": 1, "model.kv_heads": 1,
-    "model.layers": 1, "model.intermediate": 64, "puzzles.train": 64, "puzzles.val": 8, "puzzles.test": 8,
-    "sample.puzzles_per_iteration": 16, "sample.sampling.samples_per_prompt": 8, "sample.sampling.max_tokens": 64,
-    "evaluate.puzzles": 8, "evaluate.sampled.samples_per_prompt": 2, "evaluate.sampled.max_tokens": 16,
-    "final.puzzles": 8, "final.sampled.samples_per_prompt": 2, "final.sampled.max_tokens": 16,
-}  # fmt: skip
-SLOWLY = """
-import time
-fast = Countdown.grade
-def slowly(self, completion, item):
-    time.sleep(0.03)  # time to be killed in
-    return fast(self, completion, item)
-Countdown.grade = slowly
-"""
 
 
 def killed_when(place: Installation, command: list[str], reached: Callable[[], object]) -> None:
@@ -54,10 +39,10 @@ def killed_when(place: Installation, command: list[str], reached: Callable[[], o
 def test_the_readmes_task_is_trained_killed_and_resumed(tmp_path: Path, prefect_api_url: str) -> None:
     place = Installation(tmp_path, PREFECT_API_URL=prefect_api_url)
     code = tmp_path / "my_tasks.py"
-    code.write_text(readme_task() + SLOWLY)
+    code.write_text(readme_task() + SLOW_GRADES)
     (tmp_path / "mine.toml").write_text(readme_recipe())
     store = ("--store", str(place.store), "--profile", str(ONE_ENGINE), "--json")
-    changes = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
+    changes = [word for setting in README_TASK for word in ("--set", setting)]
     train = ["train", "--recipe", str(tmp_path / "mine.toml"), "--run", "mine", *changes, *store]
     rollouts = place.part("mine", 1, "rollouts")
 
@@ -72,7 +57,7 @@ def test_the_readmes_task_is_trained_killed_and_resumed(tmp_path: Path, prefect_
     refused = place.attempt("deerstalker", *train)
     assert refused.returncode != 0
     assert "the code that it uses has changed" in refused.stderr
-    code.write_text(readme_task() + SLOWLY)
+    code.write_text(readme_task() + SLOW_GRADES)
     place.deerstalker(*train)
     grades = Artifact.at(Store.open(str(place.store)), "runs/mine/iterations/0001/grades").read_table(
         GRADES_FILE, GRADES

@@ -41,6 +41,8 @@ class Run:
 
     Attributes:
         arguments: Recipe and profile, as `train` takes them.
+        longest_wait_s: Seconds between two kills, at most.
+        deterministic: Beginnings of the keys of artifacts that do not depend on sampling.
         log_mode: Whether the log holds the output of all commands (`ab`) or of the present one (`wb`).
     """
 
@@ -53,6 +55,8 @@ class Run:
     starts: int = 0
     seen: dict[str, str] = field(default_factory=dict[str, str])
     shards: set[str] = field(default_factory=set[str])
+    longest_wait_s: float = LONGEST_WAIT_S
+    deterministic: tuple[str, ...] = DETERMINISTIC
 
     @property
     def store(self) -> Path:
@@ -78,14 +82,18 @@ class Run:
         """Opens the store, which exists."""
         return Store.open(self.url, writable=False)
 
+    @property
+    def command(self) -> list[str]:
+        """The words of the command."""
+        return ["train", *self.arguments, "--store", self.url, "--json"]
+
     def start(self) -> subprocess.Popen[bytes]:
         """Starts the command as a user would."""
         self.starts += 1
-        command = [DEERSTALKER, "train", *self.arguments, "--store", self.url, "--json"]
         with (self.folder / "log.txt").open(self.log_mode) as log:
             return subprocess.Popen(
-                command, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True, env=self.environment,
-                cwd=self.folder,
+                [DEERSTALKER, *self.command], stdout=subprocess.DEVNULL, stderr=log, start_new_session=True,
+                env=self.environment, cwd=self.folder,
             )  # fmt: skip
 
     def processes(self) -> dict[int, str]:
@@ -101,7 +109,7 @@ class Run:
         process = self.start()
         for _ in range(kills):
             try:
-                process.wait(self.generator.uniform(0.2, LONGEST_WAIT_S))
+                process.wait(self.generator.uniform(0.2, self.longest_wait_s))
                 self.nothing_is_left()
                 if process.returncode == 0:
                     return
@@ -130,7 +138,10 @@ class Run:
 
     def kill_one(self, flow: subprocess.Popen[bytes]) -> None:
         """Kills the flow or one of its living processes; all kinds are equally likely."""
-        living = {**self.victims(self.processes()), "flow": [flow.pid]}
+        lines = self.processes()
+        living = {**self.victims(lines), "flow": [flow.pid]}
+        known = {pid for pids in living.values() for pid in pids}
+        living["another one"] = [pid for pid in lines if pid not in known]  # forkservers and what they forked
         name = self.generator.choice([name for name, pids in living.items() if pids])
         self.kill(name, self.generator.choice(living[name]))
 
@@ -188,4 +199,4 @@ class Run:
 
     def digests(self) -> dict[str, str]:
         """Content digests of the artifacts that do not depend on sampling."""
-        return {key: found.digest for key, found in self.manifests().items() if key.startswith(DETERMINISTIC)}
+        return {key: found.digest for key, found in self.manifests().items() if key.startswith(self.deterministic)}

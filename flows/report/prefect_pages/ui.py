@@ -25,6 +25,10 @@ _WORDS = {
 """Descriptions of plots by file name, where the name alone is unclear."""
 
 
+TABLE_ROWS = 50
+"""Rows of the tables, the newest iterations: each version has all of them. The report has every iteration."""
+
+
 def show_in_prefect(view: "RunView", *, slow: bool = True, link: str | None = None) -> None:
     """Creates new versions of a run's pages: RUN-summary, RUN-iterations, RUN-seconds, RUN-store and the slow ones.
 
@@ -37,11 +41,13 @@ def show_in_prefect(view: "RunView", *, slow: bool = True, link: str | None = No
         link: The profile's `store_link`: a web address with `{key}`.
     """
     record, store, run = view.record, view.store, slug(view.record.layout.run)
-    title = ui_text.headline(view.figures)
+    title, newest = ui_text.headline(view.figures), view.figures[-TABLE_ROWS:]
+    left_out = len(view.figures) - len(newest)
+    note = f"; the report has the {left_out} before them" if left_out else ""
     with ShownArtifacts() as shown:
         shown.markdown(f"{run}-summary", ui_text.summary_page(record, store), title)
-        shown.table(f"{run}-iterations", ui_text.iteration_rows(view.figures), title)
-        shown.table(f"{run}-seconds", ui_text.seconds_rows(view.figures), "Seconds of each stage")
+        shown.table(f"{run}-iterations", ui_text.iteration_rows(newest), title + note)
+        shown.table(f"{run}-seconds", ui_text.seconds_rows(newest), f"Seconds of each stage{note}")
         shown.markdown(f"{run}-store", ui_text.store_page(record, store, link), "Where the artifacts are stored")
         if slow:
             _show_completions(shown, view, run)

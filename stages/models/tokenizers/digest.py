@@ -1,5 +1,6 @@
 """Identifies the tokenizers of checkpoints without fetching their weights."""
 
+from artifacts.errors import NEW_RUN, BadInputError
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref
 from artifacts.store.store import Store
@@ -12,3 +13,21 @@ def tokenizer_digest(store: Store, weights: Ref[Checkpoint]) -> str | None:
     """
     file = Artifact.open(store, weights).manifest.files.get("tokenizer.json")
     return None if file is None else file.sha256
+
+
+def check_same_tokenizer(store: Store, judge: Ref[Checkpoint], policy: Ref[Checkpoint], where: str) -> None:
+    """Checks that a teacher or critic can judge the tokens of a policy.
+
+    Only manifests are read, so the check also works for pruned models.
+
+    Raises:
+        BadInputError: It has another tokenizer.
+    """
+    digests = [(tokenizer_digest(store, ref) or "none")[:12] for ref in (judge, policy)]
+    if digests[0] != digests[1]:
+        raise BadInputError(
+            where,
+            f"{judge.key} has another tokenizer ({digests[0]})",
+            f"that of {policy.key} ({digests[1]}), whose tokens it is to judge",
+            f"{NEW_RUN}, with models of one family; models made from scratch need the same puzzles and texts",
+        )

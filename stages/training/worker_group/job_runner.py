@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -85,33 +85,18 @@ class JobRunner:
             BadInputError: The job, its batch, its checkpoint or its reference is invalid.
             DiskFullError: The disk has no room for the results.
         """
-        first = self._rank == 0
         started = time.perf_counter()
-        settings, paths = job.settings, job.paths
-        value_head = settings.value.head if settings.value else None
-        shape = replace(read_shape(paths.checkpoint_dir), value_head=value_head)
-        if value_head:
-            check_value_head(paths.checkpoint_dir, shape)
-        weights = self._kept_weights(job, shape)
+        shape = _shape_of(job)
         sharded = shards(self._hardware, self._device, self._hardware.world)
-        batch = TrainerBatch(paths.batch_file, shape.vocab_size)
+        batch = TrainerBatch(job.paths.batch_file, shape.vocab_size)
         _check_learning_rates(job, batch)
-        if weights is None:
-            self._weights = None  # frees the weights of an earlier job before the new ones are built
-            weights = TrainedWeights(
-                shape, job.hardware, self._device, sharded, settings.trainable, self._heartbeat,
-                settings.optimizer.master_dtype,
-            )  # fmt: skip
+        weights = self._kept_weights(job, shape) or self._new_weights(job, shape, sharded)
         trainer = Trainer(weights, job, batch, self._heartbeat)
         resumed, start = _load(job, weights, trainer)
-        token = least_activation_bytes_a_token(
-            shape, settings.trainable, weights.dtype.itemsize,
-            checkpointing=job.hardware.activation_checkpointing, tensor_parallel=job.hardware.tensor_parallel,
-        )  # fmt: skip
-        check_rows_fit(batch.row_tokens, token, free_bytes(weights, self._device), paths.batch_file)
+        self._check_memory(job, weights, batch)
         self._heartbeat()
         loaded = time.perf_counter()
-        plan = trainer.steps()
+        first, plan = self._rank == 0, trainer.steps()
         if first:
             tokens = sum(batch.row_tokens)
             events.send("started", steps=len(plan), rows=batch.shape[0], tokens=tokens, load_s=loaded - started)
@@ -121,20 +106,13 @@ class JobRunner:
             torch.cuda.reset_peak_memory_stats(self._device)
         if not resumed:
             trainer.prepare(lambda: self._reference(job, shape, sharded))
-        if paths.out_values_file is not None:
+        if job.paths.out_values_file is not None:
             values = trainer.kept_numbers()[OLD].view(batch.shape)
             if first:
-                save_file({VALUES: values.contiguous()}, paths.out_values_file)
+                save_file({VALUES: values.contiguous()}, job.paths.out_values_file)
         recomputed = time.perf_counter()
-        steps, checkpoints = list(resumed), StepCheckpoints(job, weights, trainer, start)
-        for number, rows in plan[len(resumed) :]:
-            steps.append(trainer.step(number, rows, len(plan)))
-            if first:
-                events.send("step", **steps[-1].model_dump())
-            if number + 1 < len(plan) and checkpoints.due():
-                folder = checkpoints.write(steps)
-                if first:
-                    events.send("step_checkpoint", step=number + 1, folder=str(folder))
+        checkpoints = StepCheckpoints(job, weights, trainer, start)
+        steps = self._steps(trainer, checkpoints, resumed, events)
         trained = time.perf_counter()
         lost = movement_lost(start, weights.sample())
         _save(weights, job)
@@ -151,6 +129,21 @@ class JobRunner:
             movement_lost=lost,
         )
         self._end(weights, job, totals, events, job_number)
+
+    def _steps(
+        self, trainer: Trainer, checkpoints: StepCheckpoints, resumed: Sequence[StepMetrics], events: EventWriter
+    ) -> list[StepMetrics]:
+        """Makes the steps that are left, writes step checkpoints when they are due, and returns the metrics of all."""
+        steps, plan = list(resumed), trainer.steps()
+        for number, rows in plan[len(resumed) :]:
+            steps.append(trainer.step(number, rows, len(plan)))
+            if self._rank == 0:
+                events.send("step", **steps[-1].model_dump())
+            if number + 1 < len(plan) and checkpoints.due():
+                folder = checkpoints.write(steps)
+                if self._rank == 0:
+                    events.send("step_checkpoint", step=number + 1, folder=str(folder))
+        return steps
 
     def _end(
         self, weights: TrainedWeights, job: TrainJob, totals: TrainTotals, events: EventWriter, job_number: int
@@ -195,6 +188,31 @@ class JobRunner:
                 "warm", "no such model in the workers' memory", "a model that an earlier job left", "set warm to false"
             )
         return weights
+
+    def _new_weights(self, job: TrainJob, shape: DecoderShape, sharded: bool) -> TrainedWeights:
+        self._weights = None  # frees the weights of an earlier job before the new ones are built
+        settings = job.settings
+        return TrainedWeights(
+            shape, job.hardware, self._device, sharded, settings.trainable, self._heartbeat,
+            settings.optimizer.master_dtype,
+        )  # fmt: skip
+
+    def _check_memory(self, job: TrainJob, weights: TrainedWeights, batch: TrainerBatch) -> None:
+        """Raises BadInputError if the longest row of the batch does not fit into memory beside the weights."""
+        token = least_activation_bytes_a_token(
+            weights.shape, job.settings.trainable, weights.dtype.itemsize,
+            checkpointing=job.hardware.activation_checkpointing, tensor_parallel=job.hardware.tensor_parallel,
+        )  # fmt: skip
+        check_rows_fit(batch.row_tokens, token, free_bytes(weights, self._device), job.paths.batch_file)
+
+
+def _shape_of(job: TrainJob) -> DecoderShape:
+    """Returns the shape of the job's model, with its value head if it trains one."""
+    folder, value = job.paths.checkpoint_dir, job.settings.value
+    shape = replace(read_shape(folder), value_head=value.head if value else None)
+    if shape.value_head:
+        check_value_head(folder, shape)
+    return shape
 
 
 def _device(hardware: TrainHardware) -> torch.device:

@@ -1,20 +1,13 @@
 """A run whose model writes its reasoning: the statements are seen, with verdicts, wherever the run is shown."""
 
-import json
 import re
-from collections.abc import Generator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from uuid import uuid4
+from typing import Any
 
 import markdown_it
 import polars as pl
-import prefect
 import pytest
-from prefect.events.clients import NullEventsClient
-from prefect.events.worker import EventsWorker
-from prefect.settings import PREFECT_API_URL, temporary_settings
 from rich.console import Console
 
 from artifacts.layout import RunLayout
@@ -43,7 +36,6 @@ from stages.environments.generate import TIERS, generate
 from stages.environments.puzzle import Asserted, Puzzle
 from tests.support.hostile import HOSTILE
 from tests.support.made_run import make_run
-from tests.support.serving import serving
 
 WIDTH = 80
 
@@ -306,45 +298,15 @@ def test_prefects_page_shows_any_completion_in_one_block(
     ]  # fmt: skip
 
 
-@pytest.fixture
-def prefect_pages(monkeypatch: pytest.MonkeyPatch) -> Generator[dict[str, str]]:
-    """The artifacts that Prefect's API is sent, by key, with their descriptions; events go nowhere."""
-    sent: dict[str, str] = {}
-    monkeypatch.setattr(EventsWorker, "_client_override", (NullEventsClient, ()))
-
-    class Api(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if "csrf" in self.path:
-                self.send_error(404)
-            else:
-                self._answer(prefect.__version__)
-
-        def do_POST(self) -> None:
-            artifact = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            sent[artifact["key"]] = artifact["description"]
-            self._answer({**artifact, "id": str(uuid4())})
-
-        def _answer(self, document: object) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.end_headers()
-            self.wfile.write(json.dumps(document).encode())
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            pass
-
-    with (
-        serving(ThreadingHTTPServer(("127.0.0.1", 0), Api)) as server,
-        temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{server.server_port}/api"}),
-    ):
-        yield sent
-
-
 def test_prefect_has_the_page_where_completions_have_steps(
-    thinking: tuple[Store, RunLayout], record: RunRecord, made: tuple[Store, RunLayout], prefect_pages: dict[str, str]
+    thinking: tuple[Store, RunLayout],
+    record: RunRecord,
+    made: tuple[Store, RunLayout],
+    prefect_pages: dict[str, dict[str, Any]],
 ) -> None:
     show_in_prefect(RunView(record, thinking[0]))
-    assert prefect_pages["thinking-derivations"] == "One puzzle before and after GRPO, with a verdict on each statement"
+    page = prefect_pages["thinking-derivations"]
+    assert page["description"] == "One puzzle before and after GRPO, with a verdict on each statement"
     assert "thinking-plots" in prefect_pages
     show_in_prefect(RunView(read_run(made[0], "made"), made[0]))
     assert "made-plots" in prefect_pages and "made-derivations" not in prefect_pages

@@ -178,7 +178,7 @@ def test_a_slow_store_is_said_once(
         f"store {store.url}: 34% of iteration 1 (11.0 of 32.0 s) was waiting for it; expected at most 20%; "
         "name a faster one with --store (`deerstalker doctor` measures it)"
     )
-    monkeypatch.setattr("flows.report.shown_run.read_run", lambda *_: run)
+    monkeypatch.setattr("flows.report.shown_run.read_run", lambda *_, **__: run)
     monkeypatch.setattr("flows.report.shown_run.read_iteration", lambda *_: run.iterations[1])
     monkeypatch.setattr("flows.report.shown_run.show_in_prefect", lambda *_, **__: None)
     shown = ShownRun(layout, store, NO_TRACKER, logging.getLogger("timeline"))

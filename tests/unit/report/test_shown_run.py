@@ -1,0 +1,82 @@
+"""A run that goes on shows itself after every iteration, however long it gets."""
+
+import gc
+import json
+import logging
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from artifacts.layout import RunLayout
+from artifacts.manifest import Manifest
+from artifacts.store.store import Store
+from flows.lookup.history import read_run
+from flows.report import shown_run
+from flows.report.figures import iteration_figures
+from flows.report.prefect_pages.ui import TABLE_ROWS, show_in_prefect
+from flows.report.run_view import RunView
+from flows.report.shown_run import ShownRun
+from flows.report.trackers import NO_TRACKER
+from tests.support.made_run import make_run
+
+Pages = dict[str, dict[str, Any]]
+ITERATIONS = 4
+
+
+@pytest.fixture
+def made() -> tuple[Store, RunLayout]:
+    store = Store.open("memory://shown")
+    return store, make_run(store, iterations=ITERATIONS)
+
+
+@pytest.fixture
+def shown(made: tuple[Store, RunLayout]) -> ShownRun:
+    store, layout = made
+    return ShownRun(layout, store, NO_TRACKER, logging.getLogger("shown"))
+
+
+def manifests() -> int:
+    gc.collect()
+    return sum(isinstance(item, Manifest) for item in gc.get_objects())
+
+
+def test_it_keeps_the_newest_manifests_and_shows_all_iterations(
+    made: tuple[Store, RunLayout], shown: ShownRun, prefect_pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shown_run, "KEPT", 1)
+    store, layout = made
+    record, before = read_run(store, layout.run), manifests()
+    one = max(len(item.manifests) for item in record.iterations) + 1  # and that of the optimizer state
+    for n in range(ITERATIONS + 1):
+        shown.iteration_finished(n, executed=True)
+        rows = json.loads(prefect_pages["made-iterations"]["data"])
+        assert [row["iteration"] for row in rows] == list(range(n + 1))
+        assert f"{n} of {ITERATIONS} iterations." in prefect_pages["made-summary"]["data"]
+    everything = sum(len(item.manifests) + (item.state is not None) for item in record.iterations)
+    assert manifests() - before <= 2 * one < everything, "those of iteration 0 and of the newest one, which is promoted"
+
+
+def test_the_summary_names_the_iteration_that_is_promoted_by_now(
+    made: tuple[Store, RunLayout], shown: ShownRun, prefect_pages: Pages
+) -> None:
+    store, layout = made
+    promoted = store.read_bytes(layout.promoted)
+    store.delete(layout.promoted)
+    shown.iteration_finished(0, executed=True)
+    assert "Promoted:" not in prefect_pages["made-summary"]["data"]
+    store.write_bytes(layout.promoted, promoted)
+    shown.iteration_finished(1, executed=True)
+    assert f"Promoted: iteration {ITERATIONS}," in prefect_pages["made-summary"]["data"]
+
+
+def test_tables_in_prefect_do_not_grow_with_a_run(made: tuple[Store, RunLayout], prefect_pages: Pages) -> None:
+    store, layout = made
+    record = read_run(store, layout.run)
+    figures = iteration_figures(record.iterations[-1])
+    view = RunView(record, store, [replace(figures, number=number) for number in range(TABLE_ROWS + 7)])
+    show_in_prefect(view, slow=False)
+    for name in ("iterations", "seconds"):
+        table = prefect_pages[f"made-{name}"]
+        assert [row["iteration"] for row in json.loads(table["data"])] == list(range(7, TABLE_ROWS + 7))
+        assert table["description"].endswith("; the report has the 7 before them")
