@@ -18,7 +18,7 @@ from artifacts.refs import (
 from flows.ahead import sampling_ahead, sampling_checkpoint_after
 from flows.checks.overlap import Role
 from flows.curriculum import check_before, first_levels, levels_after, phase_after
-from flows.inputs.judges import Judges, first_judges, judge
+from flows.inputs.credit import CreditModels, assign_credit, first_credit_models
 from flows.inputs.models import fetched_source
 from flows.inputs.prompts import fitting_puzzles
 from flows.inputs.teachers import trained_on_texts
@@ -40,7 +40,7 @@ class Position:
     Attributes:
         weights: The newest weights.
         decision: The last decision on promotion.
-        judges: The models that judge tokens.
+        credit_models: Teacher and critic, which give tokens their advantages.
         levels: Pass rates for the order of the next puzzles; None if it needs none.
         since: First iteration of the present order of puzzles.
         sampling_checkpoint: The checkpoint before `weights`, if the next iteration is sampled from it (see
@@ -51,7 +51,7 @@ class Position:
 
     weights: Weights
     decision: Ref[Decision]
-    judges: Judges
+    credit_models: CreditModels
     levels: Ref[Levels] | None = None
     since: int = 1
     sampling_checkpoint: Ref[Checkpoint] | None = None
@@ -81,8 +81,8 @@ def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> P
     grades = run.run(grade, recipe.grade, rollouts, puzzles, out=run.at(n, "grades", Grades))
     if n == 1 and recipe.learns_from_rewards and not run.ctx.profile.allow_constant_reward and not run.has(n, "batch"):
         check_first_rewards(run.ctx.store, rollouts, grades, by_advantages=recipe.learns_from_advantages)
-    judged = judge(run, start.judges, policy, rollouts, grades, puzzles, n)
-    batch = run.run(pack, recipe.pack, rollouts, judged.grades, judged.values, out=run.at(n, "batch", Batch))
+    credited = assign_credit(run, start.credit_models, policy, rollouts, grades, puzzles, n)
+    batch = run.run(pack, recipe.pack, rollouts, credited.grades, credited.values, out=run.at(n, "batch", Batch))
     weights = run.run(
         finetune,
         recipe.finetune,
@@ -106,7 +106,7 @@ def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> P
         pointer=run.layout.promoted,
         out=run.at(n, "decision", Decision),
     )
-    return Position(weights_after(decision, weights, run.ctx), decision, judged.judges)
+    return Position(weights_after(decision, weights, run.ctx), decision, credited.models)
 
 
 def first_position(run: Session, puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles], Position]:
@@ -129,7 +129,7 @@ def first_position(run: Session, puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles], P
     puzzles, prompts = fitting_puzzles(run, weights, puzzles)
     run.settle_rows(run, weights, puzzles, prompts)
     weights = trained_on_texts(run, weights, puzzles)
-    judges = first_judges(run, weights, puzzles)
+    credit_models = first_credit_models(run, weights, puzzles)
     report = run.run(evaluate, recipe.evaluate, weights, puzzles, split="val", out=run.at(0, "report", Report))
     decision = run.run(
         promote,
@@ -142,7 +142,7 @@ def first_position(run: Session, puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles], P
         out=run.at(0, "decision", Decision),
     )
     levels = first_levels(run, weights, puzzles)
-    return puzzles, Position(Weights(weights, reference=weights), decision, judges, levels)
+    return puzzles, Position(Weights(weights, reference=weights), decision, credit_models, levels)
 
 
 def run_iterations(run: Session, puzzles: Ref[Puzzles], start: Position, last: int, role: Role = "both") -> Position:

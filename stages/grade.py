@@ -32,7 +32,7 @@ from stages.environments.puzzle import Grader
 from stages.environments.solver_tool import own_words
 from stages.environments.tables import deduction_columns, grade_columns, grader_of, puzzles_by_id, unread_counts
 from stages.environments.thoughts import thought_opened
-from stages.grading.completions import Judged, judged_completions, reward_inputs
+from stages.grading.completions import GradedCompletion, graded_completions, reward_inputs
 from stages.grading.judge import JudgedReward, verdicts
 from stages.grading.process import supervised
 from stages.grpo.advantages import AdvantageConfig, batch_advantages
@@ -91,20 +91,20 @@ def grade(
         tokenizer = chat_tokenizer(ctx.local_folder(Ref(**opened.manifest.inputs["weights"])))
 
     prove = config.by_process or config.reward.deductions_weight > 0
-    judged = judged_completions(sampled, by_id, config.grader, prove=prove)
-    inputs = reward_inputs(judged, own_lengths(sampled).to_list(), config.reward, config.grader, tokenizer)
+    completions = graded_completions(sampled, by_id, config.grader, prove=prove)
+    inputs = reward_inputs(completions, own_lengths(sampled).to_list(), config.reward, config.grader, tokenizer)
     said = None
     if config.reward.judge is not None:
-        asked = [(own_words(one.row["text"], filler=""), one.puzzle) for one in judged]
+        asked = [(own_words(one.row["text"], filler=""), one.puzzle) for one in completions]
         said = verdicts(config.reward.judge, asked, rollouts, ctx.store, lambda n, of: ctx.progress("judge", n, of, {}))
         inputs = [replace(of_one, judged=reward) for of_one, reward in zip(inputs, said.rewards, strict=True)]
     terms = [reward_terms(of_one, config.reward) for of_one in inputs]
-    grades = _with_advantages(_rows(judged, terms, grader_of(train, config.grader)), config)
+    grades = _with_advantages(_rows(completions, terms, grader_of(train, config.grader)), config)
     facts = _mean_terms(terms) | (said.figures() if said else {})
 
     attempt = out.attempt(identity)
     if config.by_process and tokenizer is not None:
-        steps = [one.steps(config.grader) for one in judged]
+        steps = [one.steps(config.grader) for one in completions]
         tables = supervised(grades, steps, sampled, config.reward.step_rewards, config.advantage, tokenizer)
         attempt.write_table(STEPS_FILE, tables.steps, STEPS)
         attempt.write_table(TOKEN_ADVANTAGES_FILE, tables.token_advantages, TOKEN_ADVANTAGES)
@@ -153,7 +153,9 @@ def _check_abilities(config: GradeConfig, train: pl.DataFrame) -> None:
             needs(environment.get(name), need.capability, need.setting, need.remedy)
 
 
-def _rows(judged: Sequence[Judged], terms: Sequence[Mapping[str, float]], grader: str) -> list[dict[str, Any]]:
+def _rows(
+    completions: Sequence[GradedCompletion], terms: Sequence[Mapping[str, float]], grader: str
+) -> list[dict[str, Any]]:
     """Returns the rows of the `grades` schema, without advantages."""
     return [
         {
@@ -166,7 +168,7 @@ def _rows(judged: Sequence[Judged], terms: Sequence[Mapping[str, float]], grader
             "grader": grader,
             **deduction_columns(one.deduced),
         }
-        for one, of_one in zip(judged, terms, strict=True)
+        for one, of_one in zip(completions, terms, strict=True)
     ]
 
 

@@ -33,7 +33,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True)
-class JudgedCompletion:
+class CheckedCompletion:
     """The completion of one model, with verdicts and grades.
 
     Attributes:
@@ -62,8 +62,8 @@ class BeforeAfter:
     prompt_id: str
     prompt: str
     split: str
-    before: JudgedCompletion
-    after: JudgedCompletion
+    before: CheckedCompletion
+    after: CheckedCompletion
 
 
 def find_before_after(record: RunRecord, store: Store) -> BeforeAfter | None:
@@ -100,12 +100,12 @@ def find_before_after(record: RunRecord, store: Store) -> BeforeAfter | None:
     puzzle = puzzles_by_id(
         puzzles.filter(pl.col("prompt_id") == prompt_id), thought_opened=thought_opened(manifest.facts)
     )[prompt_id]
-    completions: list[JudgedCompletion] = []
+    completions: list[CheckedCompletion] = []
     for title, table in ((first, before), (second, after)):
         row = table.filter(pl.col("prompt_id") == prompt_id).row(0, named=True)
         derivation = read_derivation(row["text"], row["finish_reason"], puzzle, every_premise=False)
         assert derivation is not None  # its statements were counted
-        completions.append(JudgedCompletion(title, derivation, read_answers(row, puzzle)))
+        completions.append(CheckedCompletion(title, derivation, read_answers(row, puzzle)))
     return BeforeAfter(prompt_id, readable(puzzle.prompt), split, *completions)
 
 

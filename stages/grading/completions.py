@@ -24,7 +24,7 @@ from stages.models.tokenizers.chat import ChatTokenizer
 
 
 @dataclass(frozen=True)
-class Judged:
+class GradedCompletion:
     """A completion after grading and proving.
 
     Attributes:
@@ -65,24 +65,24 @@ class Judged:
         return steps_of(self.asserted, self.graded, answer_ends(self.row["text"], self.puzzle, grader))
 
 
-def judged_completions(
+def graded_completions(
     sampled: pl.DataFrame, puzzles: dict[str, Puzzle], grader: Grader, *, prove: bool
-) -> list[Judged]:
+) -> list[GradedCompletion]:
     """Returns the completions in order, graded, and with verdicts on their statements if `prove` is set.
 
     Raises:
         IntegrityError: The rollouts name a puzzle that is not in the set.
     """
     graded = graded_texts(sampled.select("text", "prompt_id").iter_rows(), puzzles, grader)
-    judged: list[Judged] = []
+    completions: list[GradedCompletion] = []
     for row, grade in zip(sampled.iter_rows(named=True), graded, strict=True):
         puzzle = puzzles[row["prompt_id"]]
-        judged.append(Judged(row, puzzle, grade, assertions(row["text"], puzzle) if prove else None))
-    return judged
+        completions.append(GradedCompletion(row, puzzle, grade, assertions(row["text"], puzzle) if prove else None))
+    return completions
 
 
 def reward_inputs(
-    judged: Sequence[Judged],
+    completions: Sequence[GradedCompletion],
     model_tokens: Sequence[int],
     config: RewardConfig,
     grader: Grader,
@@ -91,7 +91,7 @@ def reward_inputs(
     """Returns the inputs of each completion's reward; inputs that no term reads are not computed.
 
     Args:
-        judged: The completions.
+        completions: The completions.
         model_tokens: Number of tokens of each that the model wrote.
         config: The terms.
         grader: Rule by which answers are read.
@@ -110,7 +110,7 @@ def reward_inputs(
             limit_tokens=json.loads(one.row["sampling"])["max_tokens"],
             answered=any(answer.note != MISSING for answer in one.graded.answers.values()),
         )
-        for one, tokens in zip(judged, model_tokens, strict=True)
+        for one, tokens in zip(completions, model_tokens, strict=True)
     ]
     if config.function is None:
         return inputs
@@ -121,21 +121,21 @@ def reward_inputs(
             Grade(of_one.accuracy, of_one.exact, of_one.answered, of_one.truncated),
             Tokens(of_one.tokens, of_one.limit_tokens),
         )
-        for one, of_one in zip(judged, inputs, strict=True)
+        for one, of_one in zip(completions, inputs, strict=True)
     ]
     own = own_rewards(config.function, asked, config.function_limit_s)
     return [replace(of_one, own=value or 0.0) for of_one, value in zip(inputs, own, strict=True)]
 
 
-def _well_formed(judged: Judged) -> bool:
-    checks = cast(ChecksFormat, environment.get(judged.puzzle.environment))
-    return checks.well_formed(judged.row["text"], judged.puzzle)
+def _well_formed(completion: GradedCompletion) -> bool:
+    checks = cast(ChecksFormat, environment.get(completion.puzzle.environment))
+    return checks.well_formed(completion.row["text"], completion.puzzle)
 
 
-def _surprise(judged: Judged, grader: Grader, tokenizer: ChatTokenizer) -> float:
+def _surprise(completion: GradedCompletion, grader: Grader, tokenizer: ChatTokenizer) -> float:
     """Returns the surprise of a completion up to its last answer."""
-    row = judged.row
-    until = max(answer_ends(row["text"], judged.puzzle, grader).values(), default=0)
+    row = completion.row
+    until = max(answer_ends(row["text"], completion.puzzle, grader).values(), default=0)
     logprobs = row["sampler_logprobs"][: tokens_until(tokenizer.token_ends(row["completion_token_ids"]), until)]
     by_tool = row.get(BY_TOOL) or [False] * len(logprobs)
     own = [logprob for logprob, tool in zip(logprobs, by_tool, strict=False) if not tool]

@@ -8,7 +8,7 @@ from artifacts.documents.checksums import write_files
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord
 from flows.lookup.preparation import preparation_lines
-from flows.report.before_after import BeforeAfter, JudgedCompletion
+from flows.report.before_after import BeforeAfter, CheckedCompletion
 from flows.report.derivation import statement_counts, text_pieces
 from flows.report.example_group import Completion, ExampleGroup, ReadAnswer
 from flows.report.figures import IterationFigures, measurement, page_columns
@@ -17,8 +17,8 @@ from flows.report.measures import RELIABILITY_MEASURES, STRATEGY_MEASURES
 from flows.report.paired import before_and_after
 from flows.report.pictures.batch_picture import describe_batch
 from flows.report.prefect_pages.ui_text import (
+    checked_title,
     completion_title,
-    judged_title,
     seconds_rows,
     statement_lines,
     store_keys,
@@ -219,10 +219,10 @@ def _derivations(pair: BeforeAfter) -> dict[str, Any]:
     }
 
 
-def _derivation(item: JudgedCompletion) -> dict[str, Any]:
+def _derivation(item: CheckedCompletion) -> dict[str, Any]:
     statements = item.derivation.statements
     return {
-        "title": judged_title(item),
+        "title": checked_title(item),
         "pieces": text_pieces(item.derivation.text, statements, _COMPLETION_CHARACTERS),
         "answers": _answers(item.answers),
         "statements": {"counts": statement_counts(statements), "lines": ""},

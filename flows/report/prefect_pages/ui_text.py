@@ -9,7 +9,7 @@ from artifacts.store.store import Store
 from flows.lookup.history import RunRecord
 from flows.lookup.preparation import preparation_lines
 from flows.lookup.stages import PARTS
-from flows.report.before_after import BeforeAfter, JudgedCompletion
+from flows.report.before_after import BeforeAfter, CheckedCompletion
 from flows.report.derivation import SYMBOLS, Derivation, statement_counts, statements_by_verdict, step_line
 from flows.report.example_group import Completion, ExampleGroup, ReadAnswer
 from flows.report.figures import IterationFigures, prefect_columns
@@ -119,7 +119,7 @@ def before_after_page(shown: BeforeAfter) -> str:
         "",
     ]
     for item in (shown.before, shown.after):
-        lines += [f"### {judged_title(item)}", "", fenced(_derivation_text(item.derivation)), ""]
+        lines += [f"### {checked_title(item)}", "", fenced(_derivation_text(item.derivation)), ""]
         lines += [*item.derivation.conclusions, statement_counts(item.derivation.statements), ""]
         if item.answers:
             lines += ["What the grader read:", "", fenced(_answers(item.answers)), ""]
@@ -134,7 +134,7 @@ def _derivation_text(derivation: Derivation) -> str:
     return "\n".join(lines)
 
 
-def judged_title(item: JudgedCompletion) -> str:
+def checked_title(item: CheckedCompletion) -> str:
     """Returns a heading such as `before GRPO: 3 of 7 right, ended by length`."""
     right = sum(answer.correct for answer in item.answers)
     end = f", ended by {item.derivation.finish_reason}" if item.derivation.is_unfinished else ""

@@ -18,7 +18,7 @@ from artifacts.store.store import Store
 from flows import ahead
 from flows.checks.overlap import Role, check_overlap
 from flows.config.recipes import load_profile, load_recipe
-from flows.inputs.judges import Judges
+from flows.inputs.credit import CreditModels
 from flows.iteration import Position
 from flows.lookup.history import IterationRecord
 from flows.orchestration.gpu_permit import GpuPermit
@@ -76,7 +76,7 @@ class Trained:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.weights = {0: publish(store, 0, "checkpoint", Checkpoint, "0")}
-        self.first = Position(Weights(self.weights[0]), self.decision(0), Judges())
+        self.first = Position(Weights(self.weights[0]), self.decision(0), CreditModels())
 
     def decision(self, n: int) -> Ref[Decision]:
         back, candidate = self.weights[BACK_TO.get(n, n)], self.weights[n]
@@ -102,7 +102,7 @@ class Trained:
             self.weights[n] = weights
             decision = self.decision(n)
         newest = replace(start.weights, checkpoint=weights)
-        return Position(weights_after(decision, newest, run.ctx), decision, start.judges)
+        return Position(weights_after(decision, newest, run.ctx), decision, start.credit_models)
 
 
 def overlapped(

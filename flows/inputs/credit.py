@@ -1,4 +1,4 @@
-"""The judges of a run: models that assign advantages to tokens. Most recipes have none."""
+"""Credit assignment by models: a teacher and a critic give tokens their advantages. Most recipes have neither."""
 
 from dataclasses import dataclass, replace
 
@@ -12,11 +12,11 @@ from stages.training.launch import Weights
 
 
 @dataclass(frozen=True)
-class Judges:
-    """The judges between two iterations.
+class CreditModels:
+    """The teacher and the critic between two iterations.
 
     Attributes:
-        teacher: Model whose probabilities judge tokens; None without one, or if the policy judges itself with a hint.
+        teacher: Model whose probabilities credit tokens; None without one, or if it is the policy itself with a hint.
         critic: Critic with its optimizer state; None without one.
     """
 
@@ -25,48 +25,48 @@ class Judges:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """The verdicts on the rollouts of an iteration.
+class Credited:
+    """What the rollouts of an iteration are credited with.
 
     Attributes:
         grades: The grades, or those with the teacher's advantages.
         values: Values and advantages of tokens; None without a critic.
-        judges: The judges after the iteration.
+        models: Teacher and critic after the iteration.
     """
 
     grades: Ref[Grades]
     values: Ref[Values] | None
-    judges: Judges
+    models: CreditModels
 
 
-def first_judges(run: Session, policy: Ref[Checkpoint], puzzles: Ref[Puzzles]) -> Judges:
-    """Returns the judges before iteration 1; `policy` is the model that GRPO starts from."""
+def first_credit_models(run: Session, policy: Ref[Checkpoint], puzzles: Ref[Puzzles]) -> CreditModels:
+    """Returns teacher and critic before iteration 1; `policy` is the model that GRPO starts from."""
     teacher = _teacher_of(run, run.recipe.teach, policy, puzzles) if run.recipe.teach else None
-    return Judges(teacher, first_critic(run, policy))
+    return CreditModels(teacher, first_critic(run, policy))
 
 
-def judge(
+def assign_credit(
     run: Session,
-    judges: Judges,
+    models: CreditModels,
     policy: Ref[Checkpoint],
     rollouts: Ref[Rollouts],
     grades: Ref[Grades],
     puzzles: Ref[Puzzles],
     n: int,
-) -> Judged:
-    """Runs the stages `teach` and `value` of iteration `n` if the recipe has them, and returns the verdicts."""
+) -> Credited:
+    """Runs the stages `teach` and `value` of iteration `n` if the recipe has them, and returns the credit."""
     if run.recipe.teach is not None:
         out = run.at(n, "taught_grades", Grades)
-        teacher = judges.teacher or policy
+        teacher = models.teacher or policy
         grades = run.run(teach, run.recipe.teach, teacher, rollouts, grades, puzzles, out=out)
-    values, critic = valued(run, judges.critic, rollouts, grades, n)
-    return Judged(grades, values, replace(judges, critic=critic))
+    values, critic = valued(run, models.critic, rollouts, grades, n)
+    return Credited(grades, values, replace(models, critic=critic))
 
 
 def _teacher_of(
     run: Session, config: TeachConfig, policy: Ref[Checkpoint], puzzles: Ref[Puzzles]
 ) -> Ref[Checkpoint] | None:
-    """Returns the model that judges the policy's tokens; None if the policy itself does, with a hint.
+    """Returns the model that credits the policy's tokens; None if the policy itself does, with a hint.
 
     Raises:
         BadInputError: There is no such checkpoint, or it has another tokenizer.
