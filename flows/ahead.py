@@ -32,7 +32,7 @@ _POLL_S = 0.5
 
 @contextmanager
 def sampling_ahead(
-    run: Session, puzzles: Ref[Puzzles], start: Position, n: int, last: int, role: Role = "both"
+    session: Session, puzzles: Ref[Puzzles], start: Position, n: int, last: int, role: Role = "both"
 ) -> Generator[Session]:
     """Samples iteration `n` + 1 while the block runs iteration `n`, and yields the run for the block.
 
@@ -47,48 +47,48 @@ def sampling_ahead(
         DeerstalkerError: The sampler has not published within `stage_timeout_s`.
     """
     if rolled_back := n > 1 and start.sampling_checkpoint is None:
-        run = run.replacing(n, "sample")
+        session = session.replacing(n, "sample")
     if role == "trainer" and not rolled_back:
-        _wait_for(run, n, "rollouts", "the sampler")
-    if role != "both" or n == last or run.stops_in(n) or run.has(n, "decision"):
-        yield run
+        _wait_for(session, n, "rollouts", "the sampler")
+    if role != "both" or n == last or session.stops_in(n) or session.has(n, "decision"):
+        yield session
         return
     # Iteration n is sampled first, because engines have one set of weights at a time.
-    if start.sampling_checkpoint is None or not run.has(n, "rollouts"):
-        _sample(run, puzzles, start, start.policy, n)
-    with run.alongside(
+    if start.sampling_checkpoint is None or not session.has(n, "rollouts"):
+        _sample(session, puzzles, start, start.policy, n)
+    with session.alongside(
         sample,
-        run.recipe.sample,
+        session.recipe.sample,
         start.weights.checkpoint,
         puzzles,
         start.levels,
         iteration=n + 1,
-        out=run.at(n + 1, "rollouts", Rollouts),
+        out=session.at(n + 1, "rollouts", Rollouts),
     ):
-        yield run
+        yield session
 
 
-def sampling_checkpoint_after(run: Session, start: Position, after: Position, n: int) -> Ref[Checkpoint] | None:
+def sampling_checkpoint_after(session: Session, start: Position, after: Position, n: int) -> Ref[Checkpoint] | None:
     """Returns the checkpoint from which the iteration after `n` is sampled; None if iteration `n` rolled back.
 
     Args:
         start: The position before iteration `n`.
         after: The position after it.
     """
-    goes_on = after.weights.checkpoint.key == run.layout.iteration(n, "checkpoint")
+    goes_on = after.weights.checkpoint.key == session.layout.iteration(n, "checkpoint")
     return start.weights.checkpoint if goes_on else None
 
 
-def wait_for_start(run: Session) -> None:
+def wait_for_start(session: Session) -> None:
     """Waits until the trainer's flow run has published everything before iteration 1.
 
     Raises:
         DeerstalkerError: The trainer has not published it within `stage_timeout_s`.
     """
-    _wait_for(run, 0, "decision", "the trainer")
+    _wait_for(session, 0, "decision", "the trainer")
 
 
-def sample_all(run: Session, puzzles: Ref[Puzzles], start: Position, last: int) -> None:
+def sample_all(session: Session, puzzles: Ref[Puzzles], start: Position, last: int) -> None:
     """Samples the iterations up to `last`, each as soon as its weights are published, while another flow run trains.
 
     The trainer itself samples the iteration after a rollback.
@@ -99,47 +99,51 @@ def sample_all(run: Session, puzzles: Ref[Puzzles], start: Position, last: int) 
     policy = start.weights.checkpoint
     for n in range(1, last + 1):
         if n > 2:
-            _wait_for(run, n - 2, "decision", "the trainer")
-            policy = _policy_after(run, n - 2)
-        if run.has(n, "rollouts") or _rolled_back(run, n - 1):
+            _wait_for(session, n - 2, "decision", "the trainer")
+            policy = _policy_after(session, n - 2)
+        if session.has(n, "rollouts") or _rolled_back(session, n - 1):
             continue
         try:
-            _sample(run, puzzles, start, policy, n)
+            _sample(session, puzzles, start, policy, n)
         except IdentityMismatchError:
-            if not _rolled_back(run, n - 1):  # otherwise the trainer has replaced the rollouts
+            if not _rolled_back(session, n - 1):  # otherwise the trainer has replaced the rollouts
                 raise
-        run.ctx.remove_old_copies()
+        session.ctx.remove_old_copies()
 
 
-def _sample(run: Session, puzzles: Ref[Puzzles], start: Position, policy: Ref[Checkpoint], n: int) -> None:
-    out = run.at(n, "rollouts", Rollouts)
-    run.run(sample, run.recipe.sample, policy, puzzles, start.levels, iteration=n, out=out)
+def _sample(session: Session, puzzles: Ref[Puzzles], start: Position, policy: Ref[Checkpoint], n: int) -> None:
+    out = session.at(n, "rollouts", Rollouts)
+    session.run(sample, session.recipe.sample, policy, puzzles, start.levels, iteration=n, out=out)
 
 
-def _policy_after(run: Session, n: int) -> Ref[Checkpoint]:
+def _policy_after(session: Session, n: int) -> Ref[Checkpoint]:
     """Returns the checkpoint after iteration `n`, rollback included."""
-    decision = Artifact.at(run.ctx.store, run.layout.iteration(n, "decision"), Decision).ref
-    trained = Artifact.at(run.ctx.store, run.layout.iteration(n, "checkpoint"), Checkpoint).ref
-    return weights_after(decision, Weights(trained), run.ctx).checkpoint
+    decision = Artifact.at(session.ctx.store, session.layout.iteration(n, "decision"), Decision).ref
+    trained = Artifact.at(session.ctx.store, session.layout.iteration(n, "checkpoint"), Checkpoint).ref
+    return weights_after(decision, Weights(trained), session.ctx).checkpoint
 
 
-def _rolled_back(run: Session, n: int) -> bool:
+def _rolled_back(session: Session, n: int) -> bool:
     """Returns whether iteration `n` has ended with a return to an earlier checkpoint."""
-    return n > 0 and run.has(n, "decision") and _policy_after(run, n).key != run.layout.iteration(n, "checkpoint")
+    return (
+        n > 0
+        and session.has(n, "decision")
+        and _policy_after(session, n).key != session.layout.iteration(n, "checkpoint")
+    )
 
 
-def _wait_for(run: Session, n: int, part: str, whom: str) -> None:
+def _wait_for(session: Session, n: int, part: str, whom: str) -> None:
     """Waits until another flow run has published a part of iteration `n`."""
-    limit_s = run.ctx.profile.stage_timeout_s
+    limit_s = session.ctx.profile.stage_timeout_s
     begun = time.monotonic()
-    while not run.has(n, part):
+    while not session.has(n, part):
         if (waited_s := time.monotonic() - begun) > limit_s:
             raise DeerstalkerError(
                 f"iteration {n}", f"no {part} after {waited_s:.0f} s of waiting for {whom}", "",
                 f"look at the flow run of {whom}, and start it again if it has ended; stage_timeout_s sets the limit",
             )  # fmt: skip
         if waited_s < _POLL_S:
-            slot = run.ctx.profile.gpu_slot
+            slot = session.ctx.profile.gpu_slot
             both = f" (both flow runs need a slot of the limit {slot!r})" if slot else ""
-            run.live.line(f"waiting for {whom}: {part} of iteration {n}{both}")
+            session.live.line(f"waiting for {whom}: {part} of iteration {n}{both}")
         time.sleep(_POLL_S)

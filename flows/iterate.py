@@ -56,10 +56,10 @@ def iterate(request: IterateRequest) -> str:
     last = request.until or iterations_done(store, record.layout, requested_at()) + (request.more or 0)
     profile = fitting_profile(request.profile, request.profile_overrides, trains=True)
     refuse_undivided(recipe, profile.trainer, profile.engine)
-    with opened_run(store, record.layout, recipe, profile, request.refresh) as run:
-        puzzles, position = first_position(run, publish_set(run, recipe.puzzles))
-        run_iterations(run, puzzles, position, last)
-        return run.write_report()
+    with opened_run(store, record.layout, recipe, profile, request.refresh) as session:
+        puzzles, position = first_position(session, publish_set(session, recipe.puzzles))
+        run_iterations(session, puzzles, position, last)
+        return session.write_report()
 
 
 def iterations_done(store: Store, layout: RunLayout, before: datetime) -> int:

@@ -64,11 +64,11 @@ class Position:
         return self.sampling_checkpoint or self.weights.checkpoint
 
 
-def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> Position:
+def iteration(session: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> Position:
     """Runs iteration `n`, counted from 1, and returns the position after it."""
-    recipe, policy = run.recipe, start.policy
+    recipe, policy = session.recipe, start.policy
 
-    rollouts = run.run(
+    rollouts = session.run(
         sample,
         recipe.sample,
         policy,
@@ -76,40 +76,47 @@ def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> P
         start.levels,
         iteration=n,
         since=start.since,
-        out=run.at(n, "rollouts", Rollouts),
+        out=session.at(n, "rollouts", Rollouts),
     )
-    grades = run.run(grade, recipe.grade, rollouts, puzzles, out=run.at(n, "grades", Grades))
-    if n == 1 and recipe.learns_from_rewards and not run.ctx.profile.allow_constant_reward and not run.has(n, "batch"):
-        check_first_rewards(run.ctx.store, rollouts, grades, by_advantages=recipe.learns_from_advantages)
-    credited = assign_credit(run, start.credit_models, policy, rollouts, grades, puzzles, n)
-    batch = run.run(pack, recipe.pack, rollouts, credited.grades, credited.values, out=run.at(n, "batch", Batch))
-    weights = run.run(
+    grades = session.run(grade, recipe.grade, rollouts, puzzles, out=session.at(n, "grades", Grades))
+    if (
+        n == 1
+        and recipe.learns_from_rewards
+        and not session.ctx.profile.allow_constant_reward
+        and not session.has(n, "batch")
+    ):
+        check_first_rewards(session.ctx.store, rollouts, grades, by_advantages=recipe.learns_from_advantages)
+    credited = assign_credit(session, start.credit_models, policy, rollouts, grades, puzzles, n)
+    batch = session.run(
+        pack, recipe.pack, rollouts, credited.grades, credited.values, out=session.at(n, "batch", Batch)
+    )
+    weights = session.run(
         finetune,
         recipe.finetune,
-        run.states.with_state(start.weights),
+        session.states.with_state(start.weights),
         batch,
         iteration=n,
-        out=run.at(n, "checkpoint", Checkpoint),
-        state_out=run.at(n, "optimizer_state", OptimizerState),
-        reference_out=run.at(n, "reference", Checkpoint),
+        out=session.at(n, "checkpoint", Checkpoint),
+        state_out=session.at(n, "optimizer_state", OptimizerState),
+        reference_out=session.at(n, "reference", Checkpoint),
     )
-    report = run.run(
-        evaluate, recipe.evaluate, weights.checkpoint, puzzles, split="val", out=run.at(n, "report", Report)
+    report = session.run(
+        evaluate, recipe.evaluate, weights.checkpoint, puzzles, split="val", out=session.at(n, "report", Report)
     )
-    decision = run.run(
+    decision = session.run(
         promote,
         recipe.promote,
         weights.checkpoint,
         report,
         start.decision,
         iteration=n,
-        pointer=run.layout.promoted,
-        out=run.at(n, "decision", Decision),
+        pointer=session.layout.promoted,
+        out=session.at(n, "decision", Decision),
     )
-    return Position(weights_after(decision, weights, run.ctx), decision, credited.models)
+    return Position(weights_after(decision, weights, session.ctx), decision, credited.models)
 
 
-def first_position(run: Session, puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles], Position]:
+def first_position(session: Session, puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles], Position]:
     """Fetches the model, trains it on texts if the recipe requires it, promotes it, and rates the puzzles.
 
     Engine and trainer of a new run start at the same time. Those of a continued run start when they are needed, because
@@ -118,40 +125,42 @@ def first_position(run: Session, puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles], P
     Returns:
         The puzzles, without those whose prompts are overlong if the recipe drops them, and the position of the run.
     """
-    recipe = run.recipe
-    check_before(run, puzzles)
-    run.ctx.starts_early = not run.has(0, "report")
+    recipe = session.recipe
+    check_before(session, puzzles)
+    session.ctx.starts_early = not session.has(0, "report")
     if recipe.iterations or recipe.warm_start is not None:
-        run.ctx.start_trainer_early()
-    weights = fetched_source(run, recipe.model, puzzles, recipe.taught)
-    if run.ctx.starts_early:
-        run.ctx.start_engine_early(run.ctx.local_folder(weights), weights.digest)
-    puzzles, prompts = fitting_puzzles(run, weights, puzzles)
-    run.settle_rows(run, weights, puzzles, prompts)
-    weights = trained_on_texts(run, weights, puzzles)
-    credit_models = first_credit_models(run, weights, puzzles)
-    report = run.run(evaluate, recipe.evaluate, weights, puzzles, split="val", out=run.at(0, "report", Report))
-    decision = run.run(
+        session.ctx.start_trainer_early()
+    weights = fetched_source(session, recipe.model, puzzles, recipe.taught)
+    if session.ctx.starts_early:
+        session.ctx.start_engine_early(session.ctx.local_folder(weights), weights.digest)
+    puzzles, prompts = fitting_puzzles(session, weights, puzzles)
+    session.settle_rows(session, weights, puzzles, prompts)
+    weights = trained_on_texts(session, weights, puzzles)
+    credit_models = first_credit_models(session, weights, puzzles)
+    report = session.run(evaluate, recipe.evaluate, weights, puzzles, split="val", out=session.at(0, "report", Report))
+    decision = session.run(
         promote,
         recipe.promote,
         weights,
         report,
         None,
         iteration=0,
-        pointer=run.layout.promoted,
-        out=run.at(0, "decision", Decision),
+        pointer=session.layout.promoted,
+        out=session.at(0, "decision", Decision),
     )
-    levels = first_levels(run, weights, puzzles)
+    levels = first_levels(session, weights, puzzles)
     return puzzles, Position(Weights(weights, reference=weights), decision, credit_models, levels)
 
 
-def run_iterations(run: Session, puzzles: Ref[Puzzles], start: Position, last: int, role: Role = "both") -> Position:
+def run_iterations(
+    session: Session, puzzles: Ref[Puzzles], start: Position, last: int, role: Role = "both"
+) -> Position:
     """Runs the iterations up to `last`, counted from 1, and returns the position after them.
 
     A recipe may sample ahead or have phases, but not both.
 
     Args:
-        run: The run.
+        session: The run.
         puzzles: The puzzle set.
         start: The position before iteration 1.
         last: The last iteration.
@@ -163,15 +172,15 @@ def run_iterations(run: Session, puzzles: Ref[Puzzles], start: Position, last: i
     position = start
     for n in range(1, last + 1):
         before = position
-        if run.recipe.iterate_ahead:
-            with sampling_ahead(run, puzzles, before, n, last, role) as sampled:
+        if session.recipe.iterate_ahead:
+            with sampling_ahead(session, puzzles, before, n, last, role) as sampled:
                 position = iteration(sampled, puzzles, before, n)
-            position = replace(position, sampling_checkpoint=sampling_checkpoint_after(run, before, position, n))
-        elif run.recipe.phases:
-            position = iteration(run.with_recipe(run.recipe.in_phase(before.phase)), puzzles, before, n)
-            position = phase_after(run, before, position, n)
+            position = replace(position, sampling_checkpoint=sampling_checkpoint_after(session, before, position, n))
+        elif session.recipe.phases:
+            position = iteration(session.with_recipe(session.recipe.in_phase(before.phase)), puzzles, before, n)
+            position = phase_after(session, before, position, n)
         else:
-            position = iteration(run, puzzles, before, n)
-        position = replace(position, levels=levels_after(run, before, n))
-        run.iteration_finished(n)
+            position = iteration(session, puzzles, before, n)
+        position = replace(position, levels=levels_after(session, before, n))
+        session.iteration_finished(n)
     return position

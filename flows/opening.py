@@ -131,7 +131,7 @@ def opened(request: RunRequest) -> Generator[Session]:
 
     @cache
     def before_writing() -> None:
-        (check_recipe if samples_only else freeze_recipe)(store, layout, run.recipe)
+        (check_recipe if samples_only else freeze_recipe)(store, layout, session.recipe)
 
     refresh = request.refresh if begun else []  # a run that has not begun has nothing to refresh
     with (
@@ -139,9 +139,9 @@ def opened(request: RunRequest) -> Generator[Session]:
         opened_run(
             store, layout, written, profile, refresh, role=request.role, stop_after=request.stop_after,
             before_writing=before_writing,
-        ) as run,
+        ) as session,
     ):  # fmt: skip
-        yield run
+        yield session
 
 
 def with_fixed_model(recipe: Recipe, store: Store, layout: RunLayout) -> Recipe:

@@ -20,33 +20,33 @@ def train(request: RunRequest) -> str:
     Args:
         request: Run name, recipe, profile, store, overrides, role, and the stage after which to stop.
     """
-    with opened(request) as run:
+    with opened(request) as session:
         if request.role == "sampler":
-            return _sample_ahead(run)
-        puzzles, position = first_position(run, publish_set(run, run.recipe.puzzles))
-        run.iteration_finished(0)
-        _measure(run, position, puzzles, "before")
-        position = run_iterations(run, puzzles, position, run.recipe.iterations, request.role)
-        _measure(run, position, puzzles, "after")
-        return run.write_report()
+            return _sample_ahead(session)
+        puzzles, position = first_position(session, publish_set(session, session.recipe.puzzles))
+        session.iteration_finished(0)
+        _measure(session, position, puzzles, "before")
+        position = run_iterations(session, puzzles, position, session.recipe.iterations, request.role)
+        _measure(session, position, puzzles, "after")
+        return session.write_report()
     return RunLayout(request.run).root  # `opened` ended the block early, after the stage that `stop_after` names
 
 
-def _sample_ahead(run: Session) -> str:
+def _sample_ahead(session: Session) -> str:
     """Samples every iteration for another flow run, which does everything else, and returns the key of the run."""
-    ahead.wait_for_start(run)
-    puzzles, position = first_position(run, publish_set(run, run.recipe.puzzles))
-    ahead.sample_all(run, puzzles, position, run.recipe.iterations)
-    return run.layout.root
+    ahead.wait_for_start(session)
+    puzzles, position = first_position(session, publish_set(session, session.recipe.puzzles))
+    ahead.sample_all(session, puzzles, position, session.recipe.iterations)
+    return session.layout.root
 
 
-def _measure(run: Session, position: Position, puzzles: Ref[Puzzles], when: str) -> None:
+def _measure(session: Session, position: Position, puzzles: Ref[Puzzles], when: str) -> None:
     """Evaluates the promoted checkpoint on the test split."""
-    run.run(
+    session.run(
         evaluate,
-        run.recipe.final,
-        promoted_checkpoint(position.decision, run.ctx),
+        session.recipe.final,
+        promoted_checkpoint(position.decision, session.ctx),
         puzzles,
         split="test",
-        out=run.address(run.layout.evaluation(when), Report, label=f"test-{when}"),
+        out=session.address(session.layout.evaluation(when), Report, label=f"test-{when}"),
     )

@@ -39,14 +39,14 @@ class Credited:
     models: CreditModels
 
 
-def first_credit_models(run: Session, policy: Ref[Checkpoint], puzzles: Ref[Puzzles]) -> CreditModels:
+def first_credit_models(session: Session, policy: Ref[Checkpoint], puzzles: Ref[Puzzles]) -> CreditModels:
     """Returns teacher and critic before iteration 1; `policy` is the model that GRPO starts from."""
-    teacher = _teacher_of(run, run.recipe.teach, policy, puzzles) if run.recipe.teach else None
-    return CreditModels(teacher, first_critic(run, policy))
+    teacher = _teacher_of(session, session.recipe.teach, policy, puzzles) if session.recipe.teach else None
+    return CreditModels(teacher, first_critic(session, policy))
 
 
 def assign_credit(
-    run: Session,
+    session: Session,
     models: CreditModels,
     policy: Ref[Checkpoint],
     rollouts: Ref[Rollouts],
@@ -55,16 +55,16 @@ def assign_credit(
     n: int,
 ) -> Credited:
     """Runs the stages `teach` and `value` of iteration `n` if the recipe has them, and returns the credit."""
-    if run.recipe.teach is not None:
-        out = run.at(n, "taught_grades", Grades)
+    if session.recipe.teach is not None:
+        out = session.at(n, "taught_grades", Grades)
         teacher = models.teacher or policy
-        grades = run.run(teach, run.recipe.teach, teacher, rollouts, grades, puzzles, out=out)
-    values, critic = valued(run, models.critic, rollouts, grades, n)
+        grades = session.run(teach, session.recipe.teach, teacher, rollouts, grades, puzzles, out=out)
+    values, critic = valued(session, models.critic, rollouts, grades, n)
     return Credited(grades, values, replace(models, critic=critic))
 
 
 def _teacher_of(
-    run: Session, config: TeachConfig, policy: Ref[Checkpoint], puzzles: Ref[Puzzles]
+    session: Session, config: TeachConfig, policy: Ref[Checkpoint], puzzles: Ref[Puzzles]
 ) -> Ref[Checkpoint] | None:
     """Returns the model that credits the policy's tokens; None if the policy itself does, with a hint.
 
@@ -73,6 +73,6 @@ def _teacher_of(
     """
     if config.teacher == POLICY:
         return None
-    teacher = fixed_checkpoint(run, config.teacher, "teach.teacher", puzzles)
-    check_same_tokenizer(run.ctx.store, teacher, policy, "teach.teacher")
+    teacher = fixed_checkpoint(session, config.teacher, "teach.teacher", puzzles)
+    check_same_tokenizer(session.ctx.store, teacher, policy, "teach.teacher")
     return teacher

@@ -15,17 +15,17 @@ from stages.training.launch import Weights
 from stages.training.saved_state import state_beside
 
 
-def first_critic(run: Session, policy: Ref[Checkpoint]) -> Weights | None:
+def first_critic(session: Session, policy: Ref[Checkpoint]) -> Weights | None:
     """Returns the critic before iteration 1, pretrained if the recipe requires it; None without a critic.
 
     Args:
-        run: The run.
+        session: The run.
         policy: The model that GRPO starts from.
 
     Raises:
         BadInputError: The store lacks the iteration that the recipe names, or its model has another tokenizer.
     """
-    config, store = run.recipe.value, run.ctx.store
+    config, store = session.recipe.value, session.ctx.store
     if config is None:
         return None
     if config.source != "policy":
@@ -34,26 +34,26 @@ def first_critic(run: Session, policy: Ref[Checkpoint]) -> Weights | None:
         return Weights(critic, state_beside(critic, store))
     if config.pretrain is None:
         return Weights(policy)
-    critic = run.run(
+    critic = session.run(
         pretrain,
         config,
         policy,
-        _pretraining_inputs(run, config.pretrain, "rollouts"),
-        _pretraining_inputs(run, config.pretrain, "grades"),
-        out=run.address(run.layout.first_critic("critic"), Critic),
-        state_out=run.address(run.layout.first_critic("critic_state"), OptimizerState),
+        _pretraining_inputs(session, config.pretrain, "rollouts"),
+        _pretraining_inputs(session, config.pretrain, "grades"),
+        out=session.address(session.layout.first_critic("critic"), Critic),
+        state_out=session.address(session.layout.first_critic("critic_state"), OptimizerState),
     )
     steps, chosen = Artifact.open(store, critic.checkpoint).manifest.facts["steps"], config.pretrain
-    run.live.line(f"critic: {Pretraining(chosen.run, chosen.first, chosen.last, len(steps)).line()}")
+    session.live.line(f"critic: {Pretraining(chosen.run, chosen.first, chosen.last, len(steps)).line()}")
     return critic
 
 
-def _pretraining_inputs(run: Session, config: PretrainConfig, part: str) -> list[Ref[Any]]:
+def _pretraining_inputs(session: Session, config: PretrainConfig, part: str) -> list[Ref[Any]]:
     """Returns the rollouts or grades on which the critic of a run is pretrained.
 
     Once it is pretrained, its manifest names them, so the run continues even if the other run has been removed.
     """
-    store, made = run.ctx.store, run.layout.first_critic("critic")
+    store, made = session.ctx.store, session.layout.first_critic("critic")
     if not is_published(store, made):
         return stored_parts(config, part, store)
     inputs = Artifact.at(store, made).manifest.inputs
@@ -61,20 +61,20 @@ def _pretraining_inputs(run: Session, config: PretrainConfig, part: str) -> list
 
 
 def valued(
-    run: Session, critic: Weights | None, rollouts: Ref[Rollouts], grades: Ref[Grades], n: int
+    session: Session, critic: Weights | None, rollouts: Ref[Rollouts], grades: Ref[Grades], n: int
 ) -> tuple[Ref[Values] | None, Weights | None]:
     """Returns the values of iteration `n` and the critic after it; None for both without a critic."""
-    if critic is None or run.recipe.value is None:
+    if critic is None or session.recipe.value is None:
         return None, None
-    result = run.run(
+    result = session.run(
         value,
-        run.recipe.value,
-        run.states.with_state(critic),
+        session.recipe.value,
+        session.states.with_state(critic),
         rollouts,
         grades,
         iteration=n,
-        out=run.at(n, "values", Values),
-        critic_out=run.at(n, "critic", Critic),
-        state_out=run.at(n, "critic_state", OptimizerState),
+        out=session.at(n, "values", Values),
+        critic_out=session.at(n, "critic", Critic),
+        state_out=session.at(n, "critic_state", OptimizerState),
     )
     return result.values, result.critic

@@ -27,7 +27,7 @@ def counted(stages: Stages, model: Ref[Checkpoint], puzzles: Ref[Puzzles]) -> Re
     return stages.run(count_tokens, model, puzzles, out=address_of(stages.ctx.store, model, puzzles))
 
 
-def fitting_puzzles(run: Session, model: Ref[Checkpoint], puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles], list[int]]:
+def fitting_puzzles(session: Session, model: Ref[Checkpoint], puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles], list[int]]:
     """Returns the puzzles of a run whose prompts leave room for an answer, and the tokens of their train prompts.
 
     The puzzles are the set itself, or one without overlong prompts if the recipe drops them.
@@ -35,26 +35,26 @@ def fitting_puzzles(run: Session, model: Ref[Checkpoint], puzzles: Ref[Puzzles])
     Raises:
         BadInputError: A prompt leaves no room and the recipe does not drop it, or too few puzzles are left.
     """
-    lengths = counted(run, model, puzzles)
-    limit, prompts = _prompts(run, lengths)
+    lengths = counted(session, model, puzzles)
+    limit, prompts = _prompts(session, lengths)
     overlong = prompts.filter(pl.col("tokens") >= limit)
-    if run.recipe.puzzles.overlong == "refuse":
+    if session.recipe.puzzles.overlong == "refuse":
         remedy = 'set puzzles.overlong = "drop" to leave such puzzles out, or use a model with a longer context'
         _refuse(overlong, limit, model, remedy)
     elif not overlong.is_empty():
-        puzzles = _dropped(run, puzzles, lengths, int(limit))
+        puzzles = _dropped(session, puzzles, lengths, int(limit))
     fitting = prompts.filter(pl.col("tokens") < limit, pl.col("split") == "train")
     return puzzles, fitting["tokens"].to_list()
 
 
-def _dropped(run: Session, puzzles: Ref[Puzzles], lengths: Ref[PromptLengths], limit: int) -> Ref[Puzzles]:
+def _dropped(session: Session, puzzles: Ref[Puzzles], lengths: Ref[PromptLengths], limit: int) -> Ref[Puzzles]:
     config = DropOverlongConfig(context_tokens=limit)
-    out = dropping.address_of(run.ctx.store, config, puzzles, lengths)
-    kept = run.run(drop_overlong, config, puzzles, lengths, out=out)
-    facts = Artifact.open(run.ctx.store, kept).manifest.facts
-    run.live.line(dropped_line(facts))
+    out = dropping.address_of(session.ctx.store, config, puzzles, lengths)
+    kept = session.run(drop_overlong, config, puzzles, lengths, out=out)
+    facts = Artifact.open(session.ctx.store, kept).manifest.facts
+    session.live.line(dropped_line(facts))
     left = {split: facts[split] for split in SPLITS if split in facts}
-    recipe = run.recipe.model_dump(mode="json")
+    recipe = session.recipe.model_dump(mode="json")
     validate(Recipe, {**recipe, "puzzles": {**recipe["puzzles"], **left}}, "puzzles without overlong prompts")
     return kept
 

@@ -28,7 +28,7 @@ _LONGER_NAMES = 1.5
 """Factor for answers with longer names than those of the solution, which a call with false statements may get."""
 
 
-def settle_rows(run: Session, weights: Ref[Checkpoint], puzzles: Ref[Puzzles], prompts: Sequence[int]) -> None:
+def settle_rows(session: Session, weights: Ref[Checkpoint], puzzles: Ref[Puzzles], prompts: Sequence[int]) -> None:
     """Decides each `pack.row_tokens` of the run's recipe, and refuses rows that a completion may exceed.
 
     Call it before the run stores anything. A run that has begun keeps the numbers of its frozen recipe.
@@ -42,16 +42,16 @@ def settle_rows(run: Session, weights: Ref[Checkpoint], puzzles: Ref[Puzzles], p
         BadInputError: A written number is too small for the longest prompt with a completion of `max_tokens`, the
             memory of this machine is too small for such a row, or the model lacks what adapters or loss need.
     """
-    store = run.ctx.store
-    if store.exists(run.layout.recipe):
-        run.recipe = run.recipe.with_rows_of(read_recipe(store, run.layout))
+    store = session.ctx.store
+    if store.exists(session.layout.recipe):
+        session.recipe = session.recipe.with_rows_of(read_recipe(store, session.layout))
         return
-    folder, written = run.ctx.local_folder(weights), run.recipe
+    folder, written = session.ctx.local_folder(weights), session.recipe
     calls = any(part.sample.sampling.tool_calls for part in written.parts)
     lengths = Lengths(
         max(prompts, default=1),
         _tool_output_tokens(store, puzzles, folder) if calls else 0,
-        longest_sequence(folder, run.ctx.profile.engine.max_model_len),
+        longest_sequence(folder, session.ctx.profile.engine.max_model_len),
     )
     for finetune in (part.finetune for part in written.parts):
         finetune.loss.check_model(read_shape(folder))
@@ -59,10 +59,10 @@ def settle_rows(run: Session, weights: Ref[Checkpoint], puzzles: Ref[Puzzles], p
             finetune.trainable.adapted(read_shape(folder))
     shape = shape_of_config(read_json(folder / "config.json"))
     size = ModelSize(shape.parameters, "by its config.json", shape)
-    run.recipe = with_rows(written, run.ctx.profile, lengths=lengths, size=size)
-    check_rows(run.recipe, lengths, shortest=min(prompts, default=1))
-    for line in described(run.recipe, written):
-        run.live.line(line)
+    session.recipe = with_rows(written, session.ctx.profile, lengths=lengths, size=size)
+    check_rows(session.recipe, lengths, shortest=min(prompts, default=1))
+    for line in described(session.recipe, written):
+        session.live.line(line)
 
 
 def _tool_output_tokens(store: Store, puzzles: Ref[Puzzles], folder: Path) -> int:

@@ -63,7 +63,7 @@ class Session(Stages):
         shown: RunPages,
         stop_after: str | None = None,
         before_writing: Callable[[], None] = lambda: None,
-        settle_rows: SettleRows = lambda run, weights, puzzles, prompts: None,
+        settle_rows: SettleRows = lambda session, weights, puzzles, prompts: None,
         published: int = -1,
     ) -> None:
         super().__init__(ctx, live, permit)

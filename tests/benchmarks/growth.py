@@ -31,15 +31,10 @@ from tests.benchmarks.orchestration import overheads
 from tests.support.bars import Bar, parser_of, progress, tell
 from tests.support.installed import TINY
 from tests.support.processes import DEERSTALKER
+from tests.support.tiny_runs import SHORTEST
 
 RUN = "growth"
 OVERHEAD_BAR, MEMORY_BAR, RESUME_BAR_S, RUNS_BAR_S, REPORT_BAR_S = 1.2, 1.2, 10.0, 2.0, 20.0
-SETTINGS = (
-    "puzzles.train=4096", "sample.puzzles_per_iteration=4", "sample.sampling.samples_per_prompt=4",
-    "sample.sampling.max_tokens=24", "pack.updates=1", "evaluate.puzzles=2", "evaluate.sampled.max_tokens=24",
-    "final.puzzles=2",
-)  # fmt: skip
-"""Changes of the tiny recipe that make its stages as short as they get."""
 ROLES = {
     "flow": "deerstalker train", "prefect": "server_process.py", "engine": "EngineCore",
     "trainer": "worker_group.worker", "launcher": "torch.distributed.run",
@@ -90,7 +85,7 @@ def watched(store: Path, iterations: int) -> list[dict[str, Any]]:
 def train_command(store: Path, iterations: int) -> list[str]:
     """Returns the command that trains the run, and resumes it."""
     words = [DEERSTALKER, "train", "--quiet", "--json", "--recipe", str(TINY), "--run", RUN, "--store", str(store)]
-    return words + [word for one in (f"iterations={iterations}", *SETTINGS) for word in ("--set", one)]
+    return words + [word for one in (f"iterations={iterations}", *SHORTEST) for word in ("--set", one)]
 
 
 def timed(command: Sequence[str]) -> float:

@@ -1,5 +1,11 @@
 """Settings that make of the tiny recipe a run of each kind, for the stories of a kind and for the campaign of kills."""
 
+SHORTEST = (
+    "puzzles.train=4096", "sample.puzzles_per_iteration=4", "sample.sampling.samples_per_prompt=4",
+    "sample.sampling.max_tokens=24", "pack.updates=1", "evaluate.puzzles=2", "evaluate.sampled.max_tokens=24",
+    "final.puzzles=2",
+)  # fmt: skip
+"""Stages as short as they get, for runs of many iterations."""
 FIRST = ("iterations=1", "sample.puzzles_per_iteration=16", "warm_start.epochs=16")
 """A run named `first` that stores rollouts for the critic of another one."""
 FROM_FIRST = (

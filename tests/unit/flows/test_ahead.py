@@ -59,9 +59,9 @@ def publish(store: Store, n: int, part: str, kind: type[Kind], content: object, 
     return attempt.publish({"rolled_back": rolled_back}, **inputs)
 
 
-def sampled(run: Session, n: int, policy: Ref[Checkpoint]) -> Ref[Rollouts]:
+def sampled(session: Session, n: int, policy: Ref[Checkpoint]) -> Ref[Rollouts]:
     """Finds or publishes rollouts, as the stage `sample` does."""
-    address = run.at(n, "rollouts", Rollouts)
+    address = session.at(n, "rollouts", Rollouts)
     identity = Identity.of("sample", 1, {"iteration": n}, weights=policy)
     if found := address.find(identity):
         return found
@@ -89,10 +89,10 @@ class Trained:
         )  # fmt: skip
         return publish(self.store, n, "decision", Decision, decision.as_json())
 
-    def iteration(self, run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> Position:
+    def iteration(self, session: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> Position:
         """What an iteration does with weights: its rollouts are those that the main path asks for."""
-        rollouts = sampled(run, n, start.policy)
-        if run.has(n, "decision"):
+        rollouts = sampled(session, n, start.policy)
+        if session.has(n, "decision"):
             weights = Artifact.at(self.store, LAYOUT.iteration(n, "checkpoint"), Checkpoint).ref
             decision = Artifact.at(self.store, LAYOUT.iteration(n, "decision"), Decision).ref
         else:
@@ -102,16 +102,16 @@ class Trained:
             self.weights[n] = weights
             decision = self.decision(n)
         newest = replace(start.weights, checkpoint=weights)
-        return Position(weights_after(decision, newest, run.ctx), decision, start.credit_models)
+        return Position(weights_after(decision, newest, session.ctx), decision, start.credit_models)
 
 
 def overlapped(
-    trained: Trained, run: Session, puzzles: Ref[Puzzles], start: Position, n: int, last: int, role: Role = "both"
+    trained: Trained, session: Session, puzzles: Ref[Puzzles], start: Position, n: int, last: int, role: Role = "both"
 ) -> Position:
     """Runs an iteration as the loop of a run does, with `trained` in place of its stages."""
-    with ahead.sampling_ahead(run, puzzles, start, n, last, role) as sampled:
+    with ahead.sampling_ahead(session, puzzles, start, n, last, role) as sampled:
         after = trained.iteration(sampled, puzzles, start, n)
-    return replace(after, sampling_checkpoint=ahead.sampling_checkpoint_after(run, start, after, n))
+    return replace(after, sampling_checkpoint=ahead.sampling_checkpoint_after(session, start, after, n))
 
 
 @pytest.fixture

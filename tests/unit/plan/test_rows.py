@@ -146,27 +146,27 @@ class Prepared:
     longest: int
 
     @classmethod
-    def of(cls, run: Session, folder: Path) -> "Prepared":
+    def of(cls, session: Session, folder: Path) -> "Prepared":
         different = [generate(TIERS["reduced"], seed) for seed in range(6)]
-        out = ArtifactAddress(run.ctx.store, "set", Puzzles).attempt(Identity.of("prepare", 1, {}))
+        out = ArtifactAddress(session.ctx.store, "set", Puzzles).attempt(Identity.of("prepare", 1, {}))
         out.write_table("train.parquet", to_table(different), PUZZLES)
         texts = [puzzle.prompt for puzzle in different] + [write_answer(puzzle) for puzzle in different]
-        model = ArtifactAddress(run.ctx.store, "model", Checkpoint).attempt(Identity.of("fetch", 1, {}))
+        model = ArtifactAddress(session.ctx.store, "model", Checkpoint).attempt(Identity.of("fetch", 1, {}))
         with model.folder(folder) as files:
             make_scratch(ScratchModel(max_positions=8192), texts, files)
             tokenizer = ChatTokenizer(files)
         longest = max(len(tokenizer.prompt_token_ids(puzzle.prompt)) for puzzle in different)
         return cls(out.publish(), model.publish(), longest)
 
-    def settle(self, run: Session) -> PackConfig:
-        settle_rows(run, self.model, self.puzzles, [self.longest])
-        return run.recipe.pack
+    def settle(self, session: Session) -> PackConfig:
+        settle_rows(session, self.model, self.puzzles, [self.longest])
+        return session.recipe.pack
 
 
-def stored(run: Session) -> bool:
+def stored(session: Session) -> bool:
     """Publishes the first part of an artifact of the run, and returns whether this froze the recipe."""
-    run.at(0, "report", Report).attempt(Identity.of("evaluate", 1, {})).write_bytes("x", b"")
-    return run.ctx.store.exists(run.layout.recipe)
+    session.at(0, "report", Report).attempt(Identity.of("evaluate", 1, {})).write_bytes("x", b"")
+    return session.ctx.store.exists(session.layout.recipe)
 
 
 def test_rows_hold_the_longest_prompt_with_a_completion_at_its_longest(
