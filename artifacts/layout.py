@@ -197,9 +197,9 @@ class RunLayout:
         return key.startswith(f"{self.root}/sft/") and bool(_NUMBER.fullmatch(number)) and part == "texts"
 
     @property
-    def levels(self) -> str:
+    def pass_rates(self) -> str:
         """The pass rates that were measured before the first iteration."""
-        return f"{self.root}/levels"
+        return f"{self.root}/pass_rates"
 
     @property
     def iterations(self) -> str:

@@ -64,7 +64,7 @@ class Report(Kind):
     """Evaluation results: one row for each completion, and totals."""
 
 
-class Levels(Kind):
+class PassRates(Kind):
     """Pass rates of puzzles by checkpoint: how hard a puzzle is for a checkpoint."""
 
 

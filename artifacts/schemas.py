@@ -21,7 +21,7 @@ ANSWERS_FILE = "answers.parquet"
 TEXTS_FILE = "texts.parquet"
 ROUNDS_FILE = "rounds.parquet"
 """The rounds of strategies that ask a model several times; in the report if the evaluation has such strategies."""
-LEVELS_FILE = "levels.parquet"
+PASS_RATES_FILE = "pass_rates.parquet"
 BY_TOOL = "by_tool"
 """Column of rollouts; only those that were sampled with a tool have it."""
 THINKING = "thinking"
@@ -233,7 +233,7 @@ ROUNDS = TableSchema(
     name="rounds",
 )
 
-LEVELS = TableSchema(
+PASS_RATES = TableSchema(
     {
         "prompt_id": _ID,
         "name": _ID,  # of the rated model; `run` is the policy of the run itself
@@ -248,7 +248,7 @@ LEVELS = TableSchema(
     strict=True,
     ordered=True,
     unique=["prompt_id", "name"],
-    name="levels",
+    name="pass_rates",
 )
 
 ANSWERS = TableSchema(

@@ -61,7 +61,7 @@ def sampling_ahead(
         session.recipe.sample,
         start.weights.checkpoint,
         puzzles,
-        start.levels,
+        start.pass_rates,
         iteration=n + 1,
         out=session.at(n + 1, "rollouts", Rollouts),
     ):
@@ -113,7 +113,7 @@ def sample_all(session: Session, puzzles: Ref[Puzzles], start: Position, last: i
 
 def _sample(session: Session, puzzles: Ref[Puzzles], start: Position, policy: Ref[Checkpoint], n: int) -> None:
     out = session.at(n, "rollouts", Rollouts)
-    session.run(sample, session.recipe.sample, policy, puzzles, start.levels, iteration=n, out=out)
+    session.run(sample, session.recipe.sample, policy, puzzles, start.pass_rates, iteration=n, out=out)
 
 
 def _policy_after(session: Session, n: int) -> Ref[Checkpoint]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from artifacts.reading import Artifact
-from artifacts.refs import Checkpoint, Grades, Levels, Puzzles, Ref, Report, Rollouts, Transition
-from artifacts.schemas import LEVELS, LEVELS_FILE, PUZZLES
+from artifacts.refs import Checkpoint, Grades, PassRates, Puzzles, Ref, Report, Rollouts, Transition
+from artifacts.schemas import PASS_RATES, PASS_RATES_FILE, PUZZLES
 from flows.checks.columns import check_columns, check_filters, reads_columns
 from flows.inputs.models import fetched_source
 from flows.inputs.prompts import refuse_overlong
@@ -34,7 +34,7 @@ def check_before(session: Session, puzzles: Ref[Puzzles]) -> None:
         check_columns(session.recipe, _train(session, puzzles))
 
 
-def first_levels(session: Session, start: Ref[Checkpoint], puzzles: Ref[Puzzles]) -> Ref[Levels] | None:
+def first_pass_rates(session: Session, start: Ref[Checkpoint], puzzles: Ref[Puzzles]) -> Ref[PassRates] | None:
     """Returns the pass rates of the models that the recipe names; None if it names none.
 
     Args:
@@ -45,7 +45,7 @@ def first_levels(session: Session, start: Ref[Checkpoint], puzzles: Ref[Puzzles]
     Raises:
         BadInputError: A filter by pass rates leaves too few puzzles.
     """
-    recipe, levels = session.recipe, None
+    recipe, pass_rates = session.recipe, None
     if recipe.rate is not None:
         checkpoints: dict[str, Ref[Checkpoint]] = {
             model.name: start if model.source is None else fetched_source(session, model.source, puzzles)
@@ -53,14 +53,14 @@ def first_levels(session: Session, start: Ref[Checkpoint], puzzles: Ref[Puzzles]
         }
         for checkpoint in checkpoints.values():
             refuse_overlong(session, checkpoint, puzzles, "train")
-        out = session.address(session.layout.levels, Levels)
-        levels = session.run(rate, recipe.rate, checkpoints, puzzles, split="train", out=out)
-        for name, figures in Artifact.open(session.ctx.store, levels).manifest.facts["rates"].items():
+        out = session.address(session.layout.pass_rates, PassRates)
+        pass_rates = session.run(rate, recipe.rate, checkpoints, puzzles, split="train", out=out)
+        for name, figures in Artifact.open(session.ctx.store, pass_rates).manifest.facts["rates"].items():
             session.live.line(f"pass rates of {name}: {rate_line(figures)}")
     if reads_columns(recipe):
-        measured = levels and Artifact.open(session.ctx.store, levels).read_table(LEVELS_FILE, LEVELS)
+        measured = pass_rates and Artifact.open(session.ctx.store, pass_rates).read_table(PASS_RATES_FILE, PASS_RATES)
         check_filters(recipe, _train(session, puzzles), measured)
-    return levels
+    return pass_rates
 
 
 def _train(session: Session, puzzles: Ref[Puzzles]) -> pl.DataFrame:
@@ -96,12 +96,14 @@ def phase_after(session: Session, start: Position, after: Position, n: int) -> P
     return replace(after, weights=weights, since=since, phase=number, transition=transition)
 
 
-def levels_after(session: Session, start: Position, n: int) -> Ref[Levels] | None:
-    """Returns the levels after iteration `n`: with its rates if an order or a filter reads those of the run."""
+def pass_rates_after(session: Session, start: Position, n: int) -> Ref[PassRates] | None:
+    """Returns the pass rates after iteration `n`: with its rates if an order or a filter reads those of the run."""
     if not session.recipe.rates_itself:
-        return start.levels
+        return start.pass_rates
     rollouts, grades = _published(session, n, "rollouts", Rollouts), _published(session, n, "grades", Grades)
-    return session.run(update_rates, rollouts, grades, start.levels, iteration=n, out=session.at(n, "levels", Levels))
+    return session.run(
+        update_rates, rollouts, grades, start.pass_rates, iteration=n, out=session.at(n, "pass_rates", PassRates)
+    )
 
 
 def _published(session: Session, n: int, part: str, kind: type[Any]) -> Ref[Any]:

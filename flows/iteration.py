@@ -7,8 +7,8 @@ from artifacts.refs import (
     Checkpoint,
     Decision,
     Grades,
-    Levels,
     OptimizerState,
+    PassRates,
     Puzzles,
     Ref,
     Report,
@@ -17,7 +17,7 @@ from artifacts.refs import (
 )
 from flows.ahead import sampling_ahead, sampling_checkpoint_after
 from flows.checks.overlap import Role
-from flows.curriculum import check_before, first_levels, levels_after, phase_after
+from flows.curriculum import check_before, first_pass_rates, pass_rates_after, phase_after
 from flows.inputs.credit import CreditModels, assign_credit, first_credit_models
 from flows.inputs.models import fetched_source
 from flows.inputs.prompts import fitting_puzzles
@@ -41,7 +41,7 @@ class Position:
         weights: The newest weights.
         decision: The last decision on promotion.
         credit_models: Teacher and critic, which give tokens their advantages.
-        levels: Pass rates for the order of the next puzzles; None if it needs none.
+        pass_rates: Pass rates for the order of the next puzzles; None if it needs none.
         since: First iteration of the present order of puzzles.
         sampling_checkpoint: The checkpoint before `weights`, if the next iteration is sampled from it (see
             `flows.ahead`); None if it is sampled from `weights`.
@@ -52,7 +52,7 @@ class Position:
     weights: Weights
     decision: Ref[Decision]
     credit_models: CreditModels
-    levels: Ref[Levels] | None = None
+    pass_rates: Ref[PassRates] | None = None
     since: int = 1
     sampling_checkpoint: Ref[Checkpoint] | None = None
     phase: int = 0
@@ -73,7 +73,7 @@ def iteration(session: Session, puzzles: Ref[Puzzles], start: Position, n: int) 
         recipe.sample,
         policy,
         puzzles,
-        start.levels,
+        start.pass_rates,
         iteration=n,
         since=start.since,
         out=session.at(n, "rollouts", Rollouts),
@@ -148,8 +148,8 @@ def first_position(session: Session, puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles
         pointer=session.layout.promoted,
         out=session.at(0, "decision", Decision),
     )
-    levels = first_levels(session, weights, puzzles)
-    return puzzles, Position(Weights(weights, reference=weights), decision, credit_models, levels)
+    pass_rates = first_pass_rates(session, weights, puzzles)
+    return puzzles, Position(Weights(weights, reference=weights), decision, credit_models, pass_rates)
 
 
 def run_iterations(
@@ -181,6 +181,6 @@ def run_iterations(
             position = phase_after(session, before, position, n)
         else:
             position = iteration(session, puzzles, before, n)
-        position = replace(position, levels=levels_after(session, before, n))
+        position = replace(position, pass_rates=pass_rates_after(session, before, n))
         session.iteration_finished(n)
     return position

@@ -10,11 +10,11 @@ from artifacts.config import Config
 from artifacts.errors import NEW_RUN, BadInputError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
-from artifacts.refs import Checkpoint, Levels, Puzzles, Ref, Rollouts
-from artifacts.schemas import LEVELS, LEVELS_FILE, PUZZLES
+from artifacts.refs import Checkpoint, PassRates, Puzzles, Ref, Rollouts
+from artifacts.schemas import PASS_RATES, PASS_RATES_FILE, PUZZLES
 from stages.context import StageContext
-from stages.curriculum.levels import rated_name
 from stages.curriculum.order import Order, Selection, Shuffled, columns_of, eligible, take
+from stages.curriculum.pass_rates import rated_name
 from stages.sampling.collect import collect
 from stages.sampling.config import SamplingConfig
 from stages.sampling.resample import STEM, ResampleConfig, collect_mixed
@@ -75,7 +75,7 @@ def sample(
     config: SampleConfig,
     weights: Ref[Checkpoint],
     puzzles: Ref[Puzzles],
-    levels: Ref[Levels] | None = None,
+    pass_rates: Ref[PassRates] | None = None,
     *,
     iteration: int,
     since: int = 1,
@@ -89,7 +89,7 @@ def sample(
     Args:
         weights: The checkpoint to sample from.
         puzzles: The puzzle set; its train split is used.
-        levels: Pass rates that were measured before; read only if the order or the filter needs them.
+        pass_rates: Pass rates that were measured before; read only if the order or the filter needs them.
         iteration: Number of the iteration, from 1. It takes stride `iteration - since + 1` of the ordered puzzles.
         since: Number of the iteration that took the first stride: the first of the run, or of its phase.
 
@@ -98,14 +98,14 @@ def sample(
             no room for an answer in the model's context.
         TransientError: The engine died or hung more often than `restarts` allows.
     """
-    read = levels if config.rated_names else None
+    read = pass_rates if config.rated_names else None
     settings = {**config.model_dump(mode="json"), "iteration": iteration, "since": since}
     revision = REVISION if config.resample is None else RESAMPLE_REVISION
-    identity = Identity.of("sample", revision, settings, weights=weights, puzzles=puzzles, levels=read)
+    identity = Identity.of("sample", revision, settings, weights=weights, puzzles=puzzles, pass_rates=read)
     if published := out.find(identity):
         return published
     train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES)
-    rated = None if read is None else Artifact.open(ctx.store, read).read_table(LEVELS_FILE, LEVELS)
+    rated = None if read is None else Artifact.open(ctx.store, read).read_table(PASS_RATES_FILE, PASS_RATES)
     candidates = eligible_puzzles(train, rated, config, remedy=_from_here(weights))
     chosen = take(candidates, rated, config.order, config.stride, iteration - since + 1, config.seed)
     attempt = out.attempt(identity, resumable=True)
@@ -117,7 +117,7 @@ def sample(
         facts = collect_mixed(config.puzzles_per_iteration, config.resample, *task, label=label)
     if config.where:
         facts["eligible_puzzles"] = len(candidates)
-    return attempt.publish(facts, weights=weights, puzzles=puzzles, levels=read)
+    return attempt.publish(facts, weights=weights, puzzles=puzzles, pass_rates=read)
 
 
 def _from_here(weights: Ref[Checkpoint]) -> str:
@@ -127,13 +127,13 @@ def _from_here(weights: Ref[Checkpoint]) -> str:
 
 
 def eligible_puzzles(
-    train: pl.DataFrame, levels: pl.DataFrame | None, config: SampleConfig, *, section: str = "sample", remedy: str
+    train: pl.DataFrame, pass_rates: pl.DataFrame | None, config: SampleConfig, *, section: str = "sample", remedy: str
 ) -> pl.DataFrame:
     """Returns the puzzles from which an iteration takes its own: those that the filter leaves, in order.
 
     Args:
         train: All train puzzles.
-        levels: Rows of the `levels` schema; None if nothing was rated.
+        pass_rates: Rows of the `pass_rates` schema; None if nothing was rated.
         config: Filter and number of puzzles.
         section: Name of the config in the recipe.
         remedy: What the user can do about a filter that leaves too few puzzles.
@@ -141,7 +141,7 @@ def eligible_puzzles(
     Raises:
         BadInputError: The filter leaves fewer puzzles than an iteration takes, or a column is missing.
     """
-    puzzles = eligible(train, levels, config.where, seed=config.seed)
+    puzzles = eligible(train, pass_rates, config.where, seed=config.seed)
     if len(puzzles) < config.stride:
         raise BadInputError(
             f"{section}.where",

@@ -4,7 +4,7 @@ import polars as pl
 
 from artifacts.errors import NEW_RUN
 from flows.config.recipe import Recipe
-from stages.curriculum.levels import column_values, rated_name
+from stages.curriculum.pass_rates import column_values, rated_name
 from stages.sample import WIDER, SampleConfig, eligible_puzzles
 
 
@@ -38,16 +38,16 @@ def check_columns(recipe: Recipe, train: pl.DataFrame) -> None:
             eligible_puzzles(train, None, sample, section=section, remedy=f"set {WIDER}")
 
 
-def check_filters(recipe: Recipe, train: pl.DataFrame, levels: pl.DataFrame | None) -> None:
+def check_filters(recipe: Recipe, train: pl.DataFrame, pass_rates: pl.DataFrame | None) -> None:
     """Checks before iteration 1 that each filter by pass rates leaves enough puzzles under the first rates.
 
     Args:
         train: The train puzzles, rows of the `puzzles` schema.
-        levels: The first pass rates; None if the recipe measures none.
+        pass_rates: The first pass rates; None if the recipe measures none.
 
     Raises:
         BadInputError: A filter leaves too few puzzles.
     """
     for part in recipe.parts:
         if part.sample.rated_names:
-            eligible_puzzles(train, levels, part.sample, remedy=f"{NEW_RUN}, with {WIDER}")
+            eligible_puzzles(train, pass_rates, part.sample, remedy=f"{NEW_RUN}, with {WIDER}")

@@ -3,8 +3,8 @@
 from artifacts.errors import BadInputError
 from flows.checks.learning import check_learns
 from flows.config.recipe import Recipe
-from stages.curriculum.levels import SHARES, is_share, rated_name
 from stages.curriculum.order import Pools
+from stages.curriculum.pass_rates import SHARES, is_share, rated_name
 from stages.sample import SampleConfig
 from stages.sampling.config import SamplingConfig
 

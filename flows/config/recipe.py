@@ -7,8 +7,8 @@ from pydantic import Field, model_validator
 
 from artifacts.config import Config
 from flows.config.distillation import DistillationConfig
-from stages.curriculum.levels import RUN
 from stages.curriculum.overlay import SECTIONS, with_base_sections
+from stages.curriculum.pass_rates import RUN
 from stages.environments import environment
 from stages.environments.capabilities import AnswersCalls, Proves, WritesAnswers, WritesDerivations, missing
 from stages.environments.config import SourceConfig

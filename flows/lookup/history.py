@@ -10,7 +10,7 @@ from artifacts.errors import BadInputError
 from artifacts.layout import RUNS, RunLayout, artifact_of, runs_in
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact, is_published
-from artifacts.refs import Critic, Kind, Levels, OptimizerState, Puzzles, Report, Texts
+from artifacts.refs import Critic, Kind, OptimizerState, PassRates, Puzzles, Report, Texts
 from artifacts.store.store import MissingKeyError, Store
 from artifacts.verification import Damage, noted, noted_strays
 from flows.config.recipe import Recipe
@@ -71,7 +71,7 @@ class RunRecord:
         promoted: The promoted checkpoint; None if there is none.
         suites: Reports of backfills (see `flows.backfill`), by suite and iteration.
         texts: Selections of a teacher's texts, by round; empty without a distillation.
-        levels: Pass rates from before the first iteration; None without them.
+        pass_rates: Pass rates from before the first iteration; None without them.
         first_critic: The pretrained critic; None without one.
         shorter: The puzzle set that is left without overlong prompts; None if the run has the whole set.
     """
@@ -83,7 +83,7 @@ class RunRecord:
     promoted: Promoted | None
     suites: dict[str, dict[int, Manifest]] = field(default_factory=dict[str, dict[int, Manifest]])
     texts: list[Manifest] = field(default_factory=list[Manifest])
-    levels: Manifest | None = None
+    pass_rates: Manifest | None = None
     first_critic: Manifest | None = None
     shorter: Manifest | None = None
 
@@ -214,12 +214,12 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None, *, up_
     suites = _suites(store, layout, published, {item.number: item for item in iterations}, damaged)
     selections = {key: key for key in sorted(published) if layout.is_texts(key)}
     texts = list(_manifests(store, selections, damaged, dict.fromkeys(selections, Texts)).values())
-    early = {layout.levels: Levels, layout.first_critic("critic"): Critic}
+    early = {layout.pass_rates: PassRates, layout.first_critic("critic"): Critic}
     first = _manifests(store, {key: key for key in early if key in published}, damaged, early)
-    levels, critic = (first.get(key) for key in early)
+    pass_rates, critic = (first.get(key) for key in early)
     ordered = with_alarms(iterations, recipe)
     shorter = _shorter_set(store, iterations, recipe, damaged)
-    return RunRecord(layout, recipe, ordered, evaluations, promoted, suites, texts, levels, critic, shorter)
+    return RunRecord(layout, recipe, ordered, evaluations, promoted, suites, texts, pass_rates, critic, shorter)
 
 
 def _shorter_set(

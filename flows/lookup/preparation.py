@@ -26,14 +26,14 @@ def dropped_line(facts: Mapping[str, Any]) -> str:
 
 
 def newest_rates(record: RunRecord) -> dict[str, dict[str, Any]]:
-    """Returns the newest figures of pass rates by model (see `stages.curriculum.levels.rate_figures`).
+    """Returns the newest figures of pass rates by model (see `stages.curriculum.pass_rates.rate_figures`).
 
     Empty if the run rates no puzzles.
     """
     updated = [rates for item in record.iterations if (rates := item.facts("update_rates").get("rates"))]
     if updated:
         return updated[-1]
-    return {} if record.levels is None else record.levels.facts["rates"]
+    return {} if record.pass_rates is None else record.pass_rates.facts["rates"]
 
 
 def rate_line(figures: Mapping[str, Any]) -> str:

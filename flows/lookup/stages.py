@@ -9,7 +9,7 @@ from artifacts.refs import (
     Decision,
     Grades,
     Kind,
-    Levels,
+    PassRates,
     Report,
     Rollouts,
     Texts,
@@ -41,7 +41,7 @@ TABLE = (
     Stage("sft", Checkpoint, optional=True),
     Stage("distil", Texts, optional=True),
     Stage("pretrain", Critic, optional=True),
-    Stage("rate", Levels, optional=True),
+    Stage("rate", PassRates, optional=True),
     Stage("sample", Rollouts, "rollouts"),
     Stage("grade", Grades, "grades"),
     Stage("teach", Grades, "taught_grades", optional=True),
@@ -51,7 +51,7 @@ TABLE = (
     Stage("evaluate", Report, "report"),
     Stage("promote", Decision, "decision"),
     Stage("advance", Transition, "transition", optional=True, named=False),
-    Stage("update_rates", Levels, "levels", optional=True, named=False),
+    Stage("update_rates", PassRates, "pass_rates", optional=True, named=False),
 )
 """The stages in the order in which a run calls them."""
 PARTS = {stage.name: stage.part for stage in TABLE if stage.part}

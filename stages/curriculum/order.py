@@ -13,7 +13,7 @@ import polars as pl
 from pydantic import Field, model_validator
 
 from artifacts.config import Config
-from stages.curriculum.levels import RUN, Column, column_values, rated_name
+from stages.curriculum.pass_rates import RUN, Column, column_values, rated_name
 
 
 class Shuffled(Config):
@@ -123,13 +123,13 @@ def columns_of(order: Order, where: Sequence[Selection]) -> list[str]:
 
 
 def eligible(
-    train: pl.DataFrame, levels: pl.DataFrame | None, where: Sequence[Selection], *, seed: int
+    train: pl.DataFrame, pass_rates: pl.DataFrame | None, where: Sequence[Selection], *, seed: int
 ) -> pl.DataFrame:
     """Returns the puzzles that at least one selection takes, in order; all of them if there is no selection.
 
     Args:
         train: Rows of the `puzzles` schema.
-        levels: Rows of the `levels` schema; None if nothing was rated.
+        pass_rates: Rows of the `pass_rates` schema; None if nothing was rated.
         where: The selections.
         seed: Seed of the shares. Whether a share includes a puzzle depends only on this seed, the puzzle's id and the
             number of the selection, so it is the same in every iteration.
@@ -140,7 +140,7 @@ def eligible(
     if not where:
         return train
     columns = columns_of(Shuffled(), where)
-    values = pl.DataFrame({column: column_values(train, levels, column) for column in columns})
+    values = pl.DataFrame({column: column_values(train, pass_rates, column) for column in columns})
     taken = pl.repeat(False, len(train), eager=True)
     for number, selection in enumerate(where):
         meets = values.select(pl.all_horizontal([item.expression() for item in selection.all])).to_series()
@@ -152,13 +152,13 @@ def eligible(
 
 
 def take(
-    puzzles: pl.DataFrame, levels: pl.DataFrame | None, order: Order, count: int, position: int, seed: int
+    puzzles: pl.DataFrame, pass_rates: pl.DataFrame | None, order: Order, count: int, position: int, seed: int
 ) -> pl.DataFrame:
     """Returns the puzzles of one iteration in the order in which they are sampled, each once.
 
     Args:
         puzzles: The puzzles to choose from.
-        levels: Rows of the `levels` schema; None if nothing was rated.
+        pass_rates: Rows of the `pass_rates` schema; None if nothing was rated.
         order: The order.
         count: Number of puzzles, at most `len(puzzles)`.
         position: Number of the iteration since the order began, from 1.
@@ -169,7 +169,7 @@ def take(
     """
     if isinstance(order, Shuffled):
         return stride(puzzles, count, position, seed)
-    values = column_values(puzzles, levels, order.column).to_list()
+    values = column_values(puzzles, pass_rates, order.column).to_list()
     if isinstance(order, Pools):
         chance = random.Random(f"{seed}/{position}")
         # The puzzles with the smallest of exponential times with these rates are a weighted draw without replacement

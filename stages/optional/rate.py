@@ -11,10 +11,10 @@ from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
-from artifacts.refs import Checkpoint, Levels, Puzzles, Ref
-from artifacts.schemas import LEVELS, LEVELS_FILE, PUZZLES
+from artifacts.refs import Checkpoint, PassRates, Puzzles, Ref
+from artifacts.schemas import PASS_RATES, PASS_RATES_FILE, PUZZLES
 from stages.context import StageContext
-from stages.curriculum.levels import RUN, rate_figures, rates
+from stages.curriculum.pass_rates import RUN, rate_figures, rates
 from stages.environments.puzzle import Grader
 from stages.environments.tables import graded_texts, puzzles_by_id
 from stages.environments.thoughts import THOUGHT_OPENED
@@ -66,8 +66,8 @@ def rate(
     puzzles: Ref[Puzzles],
     *,
     split: str,
-    out: ArtifactAddress[Levels],
-) -> Ref[Levels]:
+    out: ArtifactAddress[PassRates],
+) -> Ref[PassRates]:
     """Samples answers of each checkpoint to all puzzles of a split and publishes the pass rates.
 
     Each group is stored as soon as it is complete; a retry samples only the missing groups. With k samples, a puzzle
@@ -108,7 +108,7 @@ def rate(
         )
         rated.append(rates(graded, name=name, iteration=0, weights_digest=checkpoint.digest))
     attempt = out.attempt(identity)  # not the shards' folder, which another writer may have published with its rates
-    levels = pl.concat(rated)
-    attempt.write_table(LEVELS_FILE, levels, LEVELS)
-    facts = {"puzzles": len(table), "models": list(checkpoints), "rates": rate_figures(levels)}
+    pass_rates = pl.concat(rated)
+    attempt.write_table(PASS_RATES_FILE, pass_rates, PASS_RATES)
+    facts = {"puzzles": len(table), "models": list(checkpoints), "rates": rate_figures(pass_rates)}
     return attempt.publish(facts, puzzles=puzzles, **weights)

@@ -1,12 +1,12 @@
-"""The stage that adds the pass rates of an iteration to the levels; nothing is sampled for it."""
+"""The stage that adds the pass rates of an iteration to those before it; nothing is sampled for it."""
 
 from artifacts.address import ArtifactAddress
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
-from artifacts.refs import Grades, Levels, Ref, Rollouts
-from artifacts.schemas import GRADES, GRADES_FILE, LEVELS, LEVELS_FILE, ROLLOUTS
+from artifacts.refs import Grades, PassRates, Ref, Rollouts
+from artifacts.schemas import GRADES, GRADES_FILE, PASS_RATES, PASS_RATES_FILE, ROLLOUTS
 from stages.context import StageContext
-from stages.curriculum.levels import RUN, rate_figures, rates, updated
+from stages.curriculum.pass_rates import RUN, rate_figures, rates, updated
 from stages.sampling.turns import own_lengths
 
 REVISION = 1
@@ -16,33 +16,33 @@ def update_rates(
     ctx: StageContext,
     rollouts: Ref[Rollouts],
     grades: Ref[Grades],
-    before: Ref[Levels] | None,
+    before: Ref[PassRates] | None,
     *,
     iteration: int,
-    out: ArtifactAddress[Levels],
-) -> Ref[Levels]:
-    """Publishes the levels with the rates of an iteration's puzzles in place of older ones of the run.
+    out: ArtifactAddress[PassRates],
+) -> Ref[PassRates]:
+    """Publishes the pass rates with those of an iteration's puzzles in place of older ones of the run.
 
     All groups that were sampled count, including those that dynamic sampling does not train on.
 
     Args:
         rollouts: The completions of the iteration.
         grades: Their grades.
-        before: The levels before the iteration; None if nothing was rated.
+        before: The pass rates before the iteration; None if nothing was rated.
         iteration: Number of the iteration.
     """
     identity = Identity.of(
-        "update_rates", REVISION, {"iteration": iteration}, rollouts=rollouts, grades=grades, levels=before
+        "update_rates", REVISION, {"iteration": iteration}, rollouts=rollouts, grades=grades, pass_rates=before
     )
     if published := out.find(identity):
         return published
     sampled = Artifact.open(ctx.store, rollouts).read_tables(ROLLOUTS).sort("group", "sample")
     lengths = sampled.select("group", "sample", "weights_digest").with_columns(own_lengths(sampled).alias("tokens"))
     graded = Artifact.open(ctx.store, grades).read_table(GRADES_FILE, GRADES).join(lengths, on=["group", "sample"])
-    older = None if before is None else Artifact.open(ctx.store, before).read_table(LEVELS_FILE, LEVELS)
+    older = None if before is None else Artifact.open(ctx.store, before).read_table(PASS_RATES_FILE, PASS_RATES)
     newer = rates(graded, name=RUN, iteration=iteration, weights_digest=graded["weights_digest"][0])
-    levels = updated(older, newer)
+    pass_rates = updated(older, newer)
     attempt = out.attempt(identity)
-    attempt.write_table(LEVELS_FILE, levels, LEVELS)
-    facts = {"puzzles": len(newer), "rated": levels["prompt_id"].n_unique(), "rates": rate_figures(levels)}
-    return attempt.publish(facts, rollouts=rollouts, grades=grades, levels=before)
+    attempt.write_table(PASS_RATES_FILE, pass_rates, PASS_RATES)
+    facts = {"puzzles": len(newer), "rated": pass_rates["prompt_id"].n_unique(), "rates": rate_figures(pass_rates)}
+    return attempt.publish(facts, rollouts=rollouts, grades=grades, pass_rates=before)

@@ -24,8 +24,8 @@ import polars as pl
 
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
-from artifacts.refs import Grades, Levels, Rollouts
-from artifacts.schemas import GRADES, GRADES_FILE, LEVELS, LEVELS_FILE, ROLLOUTS
+from artifacts.refs import Grades, PassRates, Rollouts
+from artifacts.schemas import GRADES, GRADES_FILE, PASS_RATES, PASS_RATES_FILE, ROLLOUTS
 from artifacts.store.store import Store
 from stages.sampling.turns import own_lengths
 from stages.statistics.estimates import standard_error
@@ -95,10 +95,10 @@ def which_puzzles(claim: Claim) -> dict[str, Row]:
     """C1: all arms rate the warm-started model first, so that they cost the same."""
     settings = ["puzzles.train=2000", "rate={models=[{name='start'}], sampling={samples_per_prompt=8, max_tokens=12}}"]
     rows = {"all": claim.run("all", settings)}
-    levels = Artifact.at(
-        Store.open(claim.store, writable=False), RunLayout(f"{claim.name}-{claim.seed}-all").levels, Levels
+    pass_rates = Artifact.at(
+        Store.open(claim.store, writable=False), RunLayout(f"{claim.name}-{claim.seed}-all").pass_rates, PassRates
     )
-    third = levels.read_table(LEVELS_FILE, LEVELS)["accuracy"].quantile(1 / 3, "lower")
+    third = pass_rates.read_table(PASS_RATES_FILE, PASS_RATES)["accuracy"].quantile(1 / 3, "lower")
     where = {
         "partial": "{column='exact:start', above=0.0, below=1.0}",
         "hardest": f"{{column='accuracy:start', at_most={third}}}",

@@ -49,10 +49,10 @@ def scored(task: str, answer: str, entry: str) -> float:
 
 def measure(task: str, items: int, seconds: float) -> dict[str, Any]:
     """Figures of one generator with its default settings; `fails` says why it does not work."""
-    figures: dict[str, Any] = {"levels": 0, "items": 0, "fails": ""}
+    figures: dict[str, Any] = {"pass_rates": 0, "items": 0, "fails": ""}
     started = time.process_time()
     try:
-        figures["levels"] = level_count(task)
+        figures["pass_rates"] = level_count(task)
         drawn: list[dict[str, Any]] = []
         for number in range(items):
             index = int.from_bytes(sha256(f"{task}/{number}".encode()).digest()[:4], "big") >> 1
@@ -134,10 +134,10 @@ def measured(tasks: Sequence[str], items: int, seconds: float, hash_seed: int) -
             try:
                 line = lines.get(timeout=LIMIT_S)
             except queue.Empty:
-                figures[left.pop(0)] = {"levels": 0, "items": 0, "fails": f"it takes more than {LIMIT_S:.0f} s"}
+                figures[left.pop(0)] = {"pass_rates": 0, "items": 0, "fails": f"it takes more than {LIMIT_S:.0f} s"}
                 break
             if not line:
-                figures[left.pop(0)] = {"levels": 0, "items": 0, "fails": f"its process ended with {child.wait()}"}
+                figures[left.pop(0)] = {"pass_rates": 0, "items": 0, "fails": f"its process ended with {child.wait()}"}
                 break
             progress(line[1:].rstrip())  # minutes pass until the table
             found = json.loads(line[1:])

@@ -78,8 +78,10 @@ def start(tree: Path, recipe: str, run: str, store: Path) -> dict[str, Any]:
         cpu_times(str(temporary), cpu)
         time.sleep(0.1)
     timeline["first completion"] = time.monotonic() - started
-    child.terminate()
-    child.wait()
+    while child.poll() is None:  # 12c72f1 loses a signal now and then
+        child.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(20.0)
     reader.join()
     return {"seconds": timeline["first completion"], "cpu_s": sum(cpu.values()), "timeline": timeline}
 

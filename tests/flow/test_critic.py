@@ -14,8 +14,8 @@ import pytest
 from artifacts.layout import MANIFEST_NAME, RunLayout
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
-from artifacts.refs import Critic, Levels, Rollouts, Values
-from artifacts.schemas import LEVELS, LEVELS_FILE, ROLLOUTS, VALUES, VALUES_FILE
+from artifacts.refs import Critic, PassRates, Rollouts, Values
+from artifacts.schemas import PASS_RATES, PASS_RATES_FILE, ROLLOUTS, VALUES, VALUES_FILE
 from artifacts.store.store import Store
 from artifacts.verification import verify
 from flows.cli.app import run_command
@@ -81,7 +81,7 @@ def story(tmp_path_factory: pytest.TempPathFactory, prefect_api_url: str) -> Sto
         return json.loads(next(newest.glob("*/steps.json")).read_text())
 
     pretrained = killed_while_it_trains(FIRST_CRITIC)
-    rated = second.store / SECOND.levels
+    rated = second.store / SECOND.pass_rates
     second.kill_when(lambda: any(rated.glob("progress-*/*.parquet")))
     assert not (rated / MANIFEST_NAME).exists(), "it was over before"
     shards = {path: path.read_bytes() for path in rated.glob("progress-*/*.parquet")}
@@ -104,14 +104,14 @@ def test_each_killed_stage_continues_from_what_it_had_stored(story: Story) -> No
 
 
 def test_the_puzzles_that_the_rated_model_solves_least_come_first(story: Story) -> None:
-    levels = Artifact.at(story.store, SECOND.levels, Levels).read_table(LEVELS_FILE, LEVELS)
+    pass_rates = Artifact.at(story.store, SECOND.pass_rates, PassRates).read_table(PASS_RATES_FILE, PASS_RATES)
     rollouts = Artifact.at(story.store, SECOND.iteration(1, "rollouts"), Rollouts)
     chosen = set(rollouts.read_tables(ROLLOUTS)["prompt_id"])
-    hard = levels.filter(pl.col("prompt_id").is_in(chosen))["accuracy"].to_list()
-    easy = levels.filter(~pl.col("prompt_id").is_in(chosen))["accuracy"].to_list()
+    hard = pass_rates.filter(pl.col("prompt_id").is_in(chosen))["accuracy"].to_list()
+    easy = pass_rates.filter(~pl.col("prompt_id").is_in(chosen))["accuracy"].to_list()
     assert (len(hard), len(easy)) == (SAMPLED, PUZZLES - SAMPLED)
     assert max(hard) <= min(easy) < max(easy)
-    assert rollouts.manifest.inputs["levels"]["key"] == SECOND.levels
+    assert rollouts.manifest.inputs["pass_rates"]["key"] == SECOND.pass_rates
 
 
 def test_each_token_of_a_completion_has_a_value_of_the_pretrained_model(story: Story) -> None:
@@ -134,7 +134,7 @@ def test_the_critic_descends_from_the_rollouts_of_the_other_run(
         assert run_command(["lineage", key, *where]) == 0
         ancestors[key] = {node["key"] for node in json.loads(capsys.readouterr().out)["ancestors"]}
     other = {first.iteration(1, part) for part in ("rollouts", "grades", "checkpoint")}
-    own = {FIRST_CRITIC, SECOND.first_critic("critic_state"), SECOND.levels, SECOND.iteration(1, "rollouts")}
+    own = {FIRST_CRITIC, SECOND.first_critic("critic_state"), SECOND.pass_rates, SECOND.iteration(1, "rollouts")}
     assert ancestors[SECOND.iteration(1, "critic")] >= other | own
     assert ancestors["second@1"] >= other | own | {VALUED}, "the advantages of the policy come from the values"
 

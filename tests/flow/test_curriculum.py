@@ -7,8 +7,8 @@ import pytest
 
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
-from artifacts.refs import Checkpoint, Levels, Transition
-from artifacts.schemas import LEVELS, LEVELS_FILE
+from artifacts.refs import Checkpoint, PassRates, Transition
+from artifacts.schemas import PASS_RATES, PASS_RATES_FILE
 from artifacts.store.store import Store
 from artifacts.verification import verify
 from flows.lookup.history import read_run
@@ -56,9 +56,9 @@ def test_a_run_that_is_killed_in_its_second_phase_goes_on(tmp_path: Path, prefec
     rollouts = [Artifact.at(store, layout.iteration(n, "rollouts")) for n in (1, 2, 3, 4)]
     assert shards <= set(rollouts[2].manifest.files), "the groups that were stored are in the rollouts"
     assert [item.manifest.identity.config["since"] for item in rollouts] == [1, 1, 3, 3]
-    levels = [item.manifest.inputs.get("levels", {}).get("key") for item in rollouts]
-    assert levels == [None, None, layout.iteration(2, "levels"), layout.iteration(3, "levels")]
-    table = Artifact.at(store, layout.iteration(4, "levels"), Levels).read_table(LEVELS_FILE, LEVELS)
+    pass_rates = [item.manifest.inputs.get("pass_rates", {}).get("key") for item in rollouts]
+    assert pass_rates == [None, None, layout.iteration(2, "pass_rates"), layout.iteration(3, "pass_rates")]
+    table = Artifact.at(store, layout.iteration(4, "pass_rates"), PassRates).read_table(PASS_RATES_FILE, PASS_RATES)
     newest = table.filter(pl.col("name") == "run")["iteration"]
     assert set(newest) <= {0, 1, 2, 3, 4}
     assert newest.max() == 4

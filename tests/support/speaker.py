@@ -15,7 +15,7 @@ import polars as pl
 from artifacts.address import ArtifactAddress
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
-from artifacts.refs import Batch, Checkpoint, Grades, Levels, Puzzles, Ref, Report, Rollouts
+from artifacts.refs import Batch, Checkpoint, Grades, PassRates, Puzzles, Ref, Report, Rollouts
 from artifacts.schemas import GRADES, PUZZLES
 from stages.context import StageContext
 from stages.curriculum.order import stride
@@ -132,10 +132,10 @@ class Place:
         self.weights = weights.publish()
 
     def sampled(
-        self, config: SampleConfig = CONFIG, levels: Ref[Levels] | None = None, key: str = "rollouts"
+        self, config: SampleConfig = CONFIG, pass_rates: Ref[PassRates] | None = None, key: str = "rollouts"
     ) -> Ref[Rollouts]:
         out = ArtifactAddress(self.ctx.store, key, Rollouts)
-        return sample(self.ctx, config, self.weights, self.puzzles, levels, iteration=1, out=out)
+        return sample(self.ctx, config, self.weights, self.puzzles, pass_rates, iteration=1, out=out)
 
     def evaluated(self) -> Ref[Report]:
         config = EvaluateConfig(puzzles=4, sampled=HeldOutSampling(samples_per_prompt=3, max_tokens=64), greedy=False)

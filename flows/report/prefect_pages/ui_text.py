@@ -177,8 +177,8 @@ def store_keys(record: RunRecord) -> dict[str, str]:
     if record.promoted:
         keys["promoted"] = layout.promoted
         keys["promoted checkpoint"] = record.promoted.checkpoint.key
-    if record.levels:
-        keys["levels"] = layout.levels
+    if record.pass_rates:
+        keys["pass_rates"] = layout.pass_rates
     if record.first_critic:
         keys["first critic"] = layout.first_critic("critic")
     if record.iterations:

@@ -8,9 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from artifacts.errors import BadInputError
-from artifacts.schemas import LEVELS, as_table, validated
-from stages.curriculum.levels import column_values, rates, updated
+from artifacts.schemas import PASS_RATES, as_table, validated
 from stages.curriculum.order import Ascending, Condition, Pools, Selection, Shuffled, eligible, stride, take
+from stages.curriculum.pass_rates import column_values, rates, updated
 from stages.sample import SampleConfig, eligible_puzzles
 
 
@@ -27,7 +27,7 @@ def puzzles(clues: list[int]) -> pl.DataFrame:
 
 
 def rated(values: dict[str, float], name: str = "start", **changes: Any) -> pl.DataFrame:
-    """Levels of one model: accuracy by puzzle; 4 samples each."""
+    """Pass rates of one model: accuracy by puzzle; 4 samples each."""
     rows = [
         {
             "prompt_id": prompt_id, "name": name, "iteration": 0, "weights_digest": "w", "samples": 4,
@@ -35,7 +35,7 @@ def rated(values: dict[str, float], name: str = "start", **changes: Any) -> pl.D
         }
         for prompt_id, accuracy in values.items()
     ]  # fmt: skip
-    return validated(as_table(rows, LEVELS), LEVELS, "made")
+    return validated(as_table(rows, PASS_RATES), PASS_RATES, "made")
 
 
 def ids(frame: pl.DataFrame) -> list[str]:
@@ -52,28 +52,28 @@ def test_a_rate_is_the_mean_over_the_samples_of_a_puzzle() -> None:
             "tokens": [4, 6, 8, 10, 1, 3],
         }
     )
-    table = validated(rates(graded, name="start", iteration=0, weights_digest="w"), LEVELS, "made")
+    table = validated(rates(graded, name="start", iteration=0, weights_digest="w"), PASS_RATES, "made")
     columns = ("prompt_id", "samples", "accuracy", "exact", "tokens", "truncated")
     assert table.select(columns).rows() == [("a", 4, 0.5, 0.25, 7.0, 0.25), ("b", 2, 1.0, 1.0, 2.0, 0.0)]
 
 
 def test_a_newer_rate_replaces_that_of_the_same_puzzle_and_name_only() -> None:
     older = pl.concat([rated({"a": 0.25, "b": 0.5}, "run"), rated({"a": 0.0}, "7b")])
-    levels = validated(updated(older, rated({"b": 1.0, "c": 0.75}, "run", iteration=3)), LEVELS, "made")
-    assert levels.select("name", "prompt_id", "accuracy", "iteration").rows() == [
+    pass_rates = validated(updated(older, rated({"b": 1.0, "c": 0.75}, "run", iteration=3)), PASS_RATES, "made")
+    assert pass_rates.select("name", "prompt_id", "accuracy", "iteration").rows() == [
         ("7b", "a", 0.0, 0), ("run", "a", 0.25, 0), ("run", "b", 1.0, 3), ("run", "c", 0.75, 3),
     ]  # fmt: skip
     assert updated(None, older).equals(older)
 
 
 def test_columns_are_sizes_or_rates() -> None:
-    table, levels = puzzles([5, 3, 4]), rated({"p0": 0.5, "p2": 1.0})
-    assert column_values(table, levels, "num_clues").to_list() == [5.0, 3.0, 4.0]
+    table, pass_rates = puzzles([5, 3, 4]), rated({"p0": 0.5, "p2": 1.0})
+    assert column_values(table, pass_rates, "num_clues").to_list() == [5.0, 3.0, 4.0]
     assert column_values(table, None, "prompt_characters").to_list() == [0.0, 1.0, 2.0]
     assert column_values(table, None, "difficulty:rooms").to_list() == [0.0, 1.0, 2.0]
-    assert column_values(table, levels, "accuracy:start").to_list() == [0.5, None, 1.0]
-    assert column_values(table, levels, "accuracy:run").to_list() == [None, None, None]
-    assert column_values(table, levels, "tokens:start").to_list() == [10.0, None, 10.0]
+    assert column_values(table, pass_rates, "accuracy:start").to_list() == [0.5, None, 1.0]
+    assert column_values(table, pass_rates, "accuracy:run").to_list() == [None, None, None]
+    assert column_values(table, pass_rates, "tokens:start").to_list() == [10.0, None, 10.0]
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_a_filter_takes_what_one_of_its_selections_takes() -> None:
 
 def test_a_puzzle_without_a_rate_is_tried() -> None:
     where = (Selection(all=(Condition(column="accuracy:run", above=0.0, below=1.0),)),)
-    levels = rated({"p0": 0.0, "p1": 0.5}, "run")
-    assert ids(eligible(puzzles([1, 1, 1]), levels, where, seed=0)) == ["p1", "p2"]
+    pass_rates = rated({"p0": 0.0, "p1": 0.5}, "run")
+    assert ids(eligible(puzzles([1, 1, 1]), pass_rates, where, seed=0)) == ["p1", "p2"]
 
 
 def test_a_share_takes_the_same_puzzles_every_time() -> None:
@@ -122,10 +122,10 @@ def test_ascending_goes_from_easy_to_hard_in_every_pass() -> None:
 def test_pools_draw_by_weight_without_repeats() -> None:
     """Of 30 easy, 30 middling and 30 hard puzzles with weights 0.01, 1 and 0.01, the middling ones come first."""
     table = puzzles([1] * 90)
-    levels = rated({f"p{number}": (0.1, 0.5, 0.9)[number % 3] for number in range(90)}, "run")
+    pass_rates = rated({f"p{number}": (0.1, 0.5, 0.9)[number % 3] for number in range(90)}, "run")
     order = Pools(bounds=(0.25, 0.75, 1.0), weights=(0.01, 1.0, 0.01))
-    drawn = [ids(take(table, levels, order, 10, position, 3)) for position in range(1, 41)]
-    assert drawn == [ids(take(table, levels, order, 10, position, 3)) for position in range(1, 41)]
+    drawn = [ids(take(table, pass_rates, order, 10, position, 3)) for position in range(1, 41)]
+    assert drawn == [ids(take(table, pass_rates, order, 10, position, 3)) for position in range(1, 41)]
     assert all(len(set(names)) == 10 for names in drawn)
     assert len({tuple(names) for names in drawn}) == 40
     pools = Counter(int(name[1:]) % 3 for names in drawn for name in names)
@@ -141,9 +141,9 @@ def test_the_weight_of_a_pool() -> None:
 
 def test_the_chance_of_a_draw_is_proportional_to_the_weight() -> None:
     """With weights 3 and 1, the first of two puzzles is drawn in three of four iterations."""
-    table, levels = puzzles([1, 1]), rated({"p0": 0.5, "p1": 1.0}, "run")
+    table, pass_rates = puzzles([1, 1]), rated({"p0": 0.5, "p1": 1.0}, "run")
     order = Pools(bounds=(0.75, 1.0), weights=(3.0, 1.0))
-    first = sum(ids(take(table, levels, order, 1, position, 0)) == ["p0"] for position in range(1, 2001))
+    first = sum(ids(take(table, pass_rates, order, 1, position, 0)) == ["p0"] for position in range(1, 2001))
     assert 1422 <= first <= 1578  # 1500, four standard deviations
 
 

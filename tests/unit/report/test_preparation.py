@@ -12,8 +12,8 @@ from artifacts.address import ArtifactAddress
 from artifacts.identity import Identity
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
-from artifacts.refs import Critic, Grades, Levels, Puzzles, Ref, Rollouts, Values
-from artifacts.schemas import LEVELS, LEVELS_FILE, as_table
+from artifacts.refs import Critic, Grades, PassRates, Puzzles, Ref, Rollouts, Values
+from artifacts.schemas import PASS_RATES, PASS_RATES_FILE, as_table
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord, read_iteration, read_run
 from flows.lookup.preparation import newest_rates, pretraining_of
@@ -25,7 +25,7 @@ from flows.report.prefect_pages.ui_text import iteration_rows, seconds_rows, sto
 from flows.report.run_view import RunView
 from flows.report.summary import print_summary, summary
 from flows.report.terminal.live import table_header, table_row
-from stages.curriculum.levels import RUN, rate_figures
+from stages.curriculum.pass_rates import RUN, rate_figures
 from stages.optional.update_rates import update_rates
 from tests.support.json_page import check_documented
 from tests.support.made_run import NOT_MADE, make_context, make_run
@@ -39,7 +39,7 @@ CRITIC = "pretrained in 2 steps on the rollouts of <b>other, iterations 3 to 6"
 EXPLAINED = "; explained variance of the rewards in iteration 1: 25.0%"
 
 
-def levels() -> pl.DataFrame:
+def pass_rates() -> pl.DataFrame:
     """Rates of four puzzles that no iteration samples, of the model `start`."""
     pairs = [(0.0, 0.0), (0.25, 0.0), (0.75, 0.25), (1.0, 1.0)]
     rows = [
@@ -49,12 +49,12 @@ def levels() -> pl.DataFrame:
         }
         for number, (accuracy, exact) in enumerate(pairs)
     ]  # fmt: skip
-    return as_table(rows, LEVELS)
+    return as_table(rows, PASS_RATES)
 
 
-def publish_levels(store: Store, layout: RunLayout, facts: dict[str, Any]) -> Ref[Levels]:
-    attempt = ArtifactAddress(store, layout.levels, Levels).attempt(Identity.of("rate", 1, {}))
-    attempt.write_table(LEVELS_FILE, levels(), LEVELS)
+def publish_pass_rates(store: Store, layout: RunLayout, facts: dict[str, Any]) -> Ref[PassRates]:
+    attempt = ArtifactAddress(store, layout.pass_rates, PassRates).attempt(Identity.of("rate", 1, {}))
+    attempt.write_table(PASS_RATES_FILE, pass_rates(), PASS_RATES)
     return attempt.publish({"puzzles": 4, "models": ["start"], **facts})
 
 
@@ -73,12 +73,12 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, RunRecord
     """A run with rated puzzles and a pretrained critic; iterations 1 and 2 measured pass rates of their own."""
     store = Store.open("memory://prepared")
     layout = make_run(store)
-    before = publish_levels(store, layout, {"rates": rate_figures(levels())})
+    before = publish_pass_rates(store, layout, {"rates": rate_figures(pass_rates())})
     with make_context(store, tmp_path_factory.mktemp("scratch")) as ctx:
         for n in (1, 2):
             rollouts = Artifact.at(store, layout.iteration(n, "rollouts"), Rollouts).ref
             grades = Artifact.at(store, layout.iteration(n, "grades"), Grades).ref
-            out = ArtifactAddress(store, layout.iteration(n, "levels"), Levels)
+            out = ArtifactAddress(store, layout.iteration(n, "pass_rates"), PassRates)
             before = update_rates(ctx, rollouts, grades, before, iteration=n, out=out)
     publish_critics(store, layout)
     record = read_run(store, layout.run)
@@ -101,7 +101,9 @@ def test_rates_are_those_of_the_models_and_the_newest_of_the_run(prepared: tuple
         "accuracy": {"mean": 0.5, "at_0": 0.25, "at_1": 0.25},
         "exact": {"mean": 0.3125, "at_0": 0.5, "at_1": 0.25},
     }
-    table = Artifact.at(store, record.layout.iteration(2, "levels"), Levels).read_table(LEVELS_FILE, LEVELS)
+    table = Artifact.at(store, record.layout.iteration(2, "pass_rates"), PassRates).read_table(
+        PASS_RATES_FILE, PASS_RATES
+    )
     own = table.filter(pl.col("name") == RUN)
     assert set(own["iteration"]) == {1, 2}
     assert rates[RUN]["puzzles"] == len(own) > 6
@@ -177,15 +179,15 @@ def test_the_seconds_of_fold_are_in_the_tables_the_plot_and_the_trackers(prepare
     assert seconds_plot(slow) != seconds_plot(figures)
 
 
-def test_the_addresses_name_levels_and_critics(prepared: tuple[Store, RunRecord]) -> None:
+def test_the_addresses_name_pass_rates_and_critics(prepared: tuple[Store, RunRecord]) -> None:
     _, record = prepared
     layout, keys = record.layout, store_keys(record)
-    assert keys["levels"] == layout.levels
+    assert keys["pass_rates"] == layout.pass_rates
     assert keys["first critic"] == layout.first_critic("critic")
     names = [name.removeprefix("iteration 4: ") for name in keys if name.startswith("iteration 4: ")]
     assert names == ["rollouts", "grades", "values", "critic", "batch", "checkpoint", "report", "decision"]
     second = store_keys(replace(record, iterations=record.iterations[:3]))
-    assert second["iteration 2: levels"] == layout.iteration(2, "levels")
+    assert second["iteration 2: pass_rates"] == layout.iteration(2, "pass_rates")
     newest = record.iterations[4]
     cut = {stage: newest.manifests[stage] for stage in ("sample", "grade", "value")}
     begun = store_keys(replace(record, iterations=[replace(newest, manifests=cut)]))
@@ -216,6 +218,6 @@ def test_a_run_without_these_stages_reads_as_before(made: tuple[Store, RunLayout
     assert not any(words in page for words in ("Pass rates", "Critic", "eligible"))
     assert not any(words in summary_page(record, store) for words in ("Pass rates", "Critic"))
     assert "update_rates" not in seconds_rows(figures)[0] and "eligible" not in iteration_rows(figures)[0]
-    assert not any("critic" in name or "levels" in name for name in store_keys(record))
+    assert not any("critic" in name or "pass_rates" in name for name in store_keys(record))
     document = summary(record, store)
     assert document["rates"] == {} and document["pretraining"] is None

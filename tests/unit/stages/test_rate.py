@@ -5,8 +5,8 @@ import pytest
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError, TransientError
 from artifacts.reading import Artifact
-from artifacts.refs import Grades, Levels, Ref
-from artifacts.schemas import LEVELS, LEVELS_FILE
+from artifacts.refs import Grades, PassRates, Ref
+from artifacts.schemas import PASS_RATES, PASS_RATES_FILE
 from stages.curriculum.order import Condition, Pools, Selection
 from stages.environments.logic_puzzles.answers import write_answer
 from stages.environments.puzzle import Puzzle
@@ -31,13 +31,13 @@ def right_by_number(puzzles: list[Puzzle]) -> dict[str, list[str]]:
     }
 
 
-def rated(place: Place, split: str = "train") -> Ref[Levels]:
-    out = ArtifactAddress(place.ctx.store, "levels", Levels)
+def rated(place: Place, split: str = "train") -> Ref[PassRates]:
+    out = ArtifactAddress(place.ctx.store, "pass_rates", PassRates)
     return rate(place.ctx, CONFIG, {"start": place.weights}, place.puzzles, split=split, out=out)
 
 
-def exact_by_puzzle(place: Place, levels: Ref[Levels]) -> dict[tuple[str, str], float]:
-    table = Artifact.open(place.ctx.store, levels).read_table(LEVELS_FILE, LEVELS)
+def exact_by_puzzle(place: Place, pass_rates: Ref[PassRates]) -> dict[tuple[str, str], float]:
+    table = Artifact.open(place.ctx.store, pass_rates).read_table(PASS_RATES_FILE, PASS_RATES)
     return {(name, puzzle): exact for name, puzzle, exact in table.select("name", "prompt_id", "exact").iter_rows()}
 
 
@@ -49,10 +49,10 @@ def test_the_rate_of_a_puzzle_is_the_share_of_right_answers_also_if_the_stage_is
     with pytest.raises(TransientError):
         rated(place)
     place.speaker.fails_after = 10**9
-    levels = rated(place)
+    pass_rates = rated(place)
     expected = {("start", puzzle.prompt_id): number % 4 / 3 for number, puzzle in enumerate(puzzles)}
-    assert exact_by_puzzle(place, levels) == pytest.approx(expected)
-    facts = Artifact.open(place.ctx.store, levels).manifest.facts["rates"]["start"]
+    assert exact_by_puzzle(place, pass_rates) == pytest.approx(expected)
+    facts = Artifact.open(place.ctx.store, pass_rates).manifest.facts["rates"]["start"]
     rates = list(expected.values())
     assert facts["puzzles"] == len(puzzles)
     assert facts["exact"] == pytest.approx(
@@ -70,13 +70,13 @@ def test_an_unknown_split_is_named(opened: Opener, puzzles: list[Puzzle]) -> Non
 
 def test_an_iteration_adds_its_rates_and_asks_for_nothing(opened: Opener, puzzles: list[Puzzle]) -> None:
     place = opened("run", right_by_number(puzzles))
-    levels, rollouts = rated(place), place.sampled(PLAIN)
+    pass_rates, rollouts = rated(place), place.sampled(PLAIN)
     asked, store = len(place.speaker.asked), place.ctx.store
     grades = grade(place.ctx, GradeConfig(), rollouts, place.puzzles, out=ArtifactAddress(store, "grades", Grades))
-    out = ArtifactAddress(store, "1/levels", Levels)
-    folded = update_rates(place.ctx, rollouts, grades, levels, iteration=1, out=out)
+    out = ArtifactAddress(store, "1/pass_rates", PassRates)
+    folded = update_rates(place.ctx, rollouts, grades, pass_rates, iteration=1, out=out)
     assert len(place.speaker.asked) == asked
-    before, after = exact_by_puzzle(place, levels), exact_by_puzzle(place, folded)
+    before, after = exact_by_puzzle(place, pass_rates), exact_by_puzzle(place, folded)
     own = {puzzle: exact for (name, puzzle), exact in after.items() if name == "run"}
     assert len(own) == 4
     assert own == pytest.approx({puzzle: before["start", puzzle] for puzzle in own})
@@ -98,9 +98,9 @@ def test_an_iteration_adds_its_rates_and_asks_for_nothing(opened: Opener, puzzle
 def test_rollouts_say_how_many_puzzles_the_filter_left(opened: Opener, puzzles: list[Puzzle]) -> None:
     place = opened("run", right_by_number(puzzles))
     hard = (Selection(all=(Condition(column="exact:start", below=0.9),)),)
-    levels, filtered = rated(place), PLAIN.model_copy(update={"where": hard})
+    pass_rates, filtered = rated(place), PLAIN.model_copy(update={"where": hard})
     facts = [
-        Artifact.open(place.ctx.store, place.sampled(config, levels, key=key)).manifest.facts
+        Artifact.open(place.ctx.store, place.sampled(config, pass_rates, key=key)).manifest.facts
         for key, config in (("all", PLAIN), ("hard", filtered))
     ]
     assert "eligible_puzzles" not in facts[0]
@@ -111,8 +111,8 @@ def test_a_draw_by_rates_has_them_in_its_identity_and_any_other_draw_has_not(
     opened: Opener, puzzles: list[Puzzle]
 ) -> None:
     place = opened("run", right_by_number(puzzles))
-    levels = rated(place)
+    pass_rates = rated(place)
     pools = PLAIN.model_copy(update={"order": Pools(column="exact:start")})
-    for config, inputs in ((PLAIN, {"weights", "puzzles"}), (pools, {"weights", "puzzles", "levels"})):
-        rollouts = place.sampled(config, levels, key=config.order.by)
+    for config, inputs in ((PLAIN, {"weights", "puzzles"}), (pools, {"weights", "puzzles", "pass_rates"})):
+        rollouts = place.sampled(config, pass_rates, key=config.order.by)
         assert Artifact.open(place.ctx.store, rollouts).manifest.inputs.keys() == inputs

@@ -1,4 +1,4 @@
-"""Tables of levels (pass rates), and the columns by which a curriculum sorts and filters puzzles."""
+"""Tables of pass rates, and the columns by which a curriculum sorts and filters puzzles."""
 
 import json
 import re
@@ -9,7 +9,7 @@ import polars as pl
 from pydantic import AfterValidator
 
 from artifacts.errors import BadInputError
-from artifacts.schemas import LEVELS, as_table
+from artifacts.schemas import PASS_RATES, as_table
 
 RUN = "run"
 """Name of the rates of the run's own policy: the newest that an iteration measured for a puzzle."""
@@ -43,7 +43,7 @@ def is_share(column: str) -> bool:
 
 
 def rates(graded: pl.DataFrame, *, name: str, iteration: int, weights_digest: str) -> pl.DataFrame:
-    """Returns the pass rate of each puzzle: rows of the `levels` schema, sorted by puzzle.
+    """Returns the pass rate of each puzzle: rows of the `pass_rates` schema, sorted by puzzle.
 
     Args:
         graded: A row for each completion: `prompt_id`, `accuracy`, `exact`, `truncated`, and `tokens`, its length.
@@ -63,18 +63,18 @@ def rates(graded: pl.DataFrame, *, name: str, iteration: int, weights_digest: st
         pl.lit(iteration, pl.Int32).alias("iteration"),
         pl.lit(weights_digest).alias("weights_digest"),
     )
-    return named.select(*LEVELS.columns).sort("prompt_id")
+    return named.select(*PASS_RATES.columns).sort("prompt_id")
 
 
-def updated(levels: pl.DataFrame | None, newer: pl.DataFrame) -> pl.DataFrame:
-    """Returns levels in which newer rates replace those of the same puzzle and name."""
-    if levels is None:
+def updated(pass_rates: pl.DataFrame | None, newer: pl.DataFrame) -> pl.DataFrame:
+    """Returns pass rates in which newer ones replace those of the same puzzle and name."""
+    if pass_rates is None:
         return newer
-    kept = levels.join(newer, on=["prompt_id", "name"], how="anti")
+    kept = pass_rates.join(newer, on=["prompt_id", "name"], how="anti")
     return pl.concat([kept, newer]).sort("name", "prompt_id")
 
 
-def rate_figures(levels: pl.DataFrame) -> dict[str, dict[str, Any]]:
+def rate_figures(pass_rates: pl.DataFrame) -> dict[str, dict[str, Any]]:
     """Returns figures of the pass rates by model, for people, who read them in the facts of an artifact.
 
     They are the number of `puzzles` and, for the rates `accuracy` and `exact`, their `mean` and the shares of the
@@ -85,7 +85,7 @@ def rate_figures(levels: pl.DataFrame) -> dict[str, dict[str, Any]]:
             "puzzles": len(rated),
             **{column: _spread(rated[column]) for column in ("accuracy", "exact")},
         }
-        for rated in levels.partition_by("name")
+        for rated in pass_rates.partition_by("name")
     }
 
 
@@ -94,12 +94,12 @@ def _spread(values: pl.Series) -> dict[str, float]:
     return {name: float(of_all.sum()) / len(values) for name, of_all in totals.items()}
 
 
-def column_values(puzzles: pl.DataFrame, levels: pl.DataFrame | None, column: str) -> pl.Series:
+def column_values(puzzles: pl.DataFrame, pass_rates: pl.DataFrame | None, column: str) -> pl.Series:
     """Returns a column of each puzzle, in order; null where a puzzle has no rate.
 
     Args:
         puzzles: Rows of the `puzzles` schema.
-        levels: Rows of the `levels` schema; None before anything was rated.
+        pass_rates: Rows of the `pass_rates` schema; None before anything was rated.
         column: Name of the column (see `FORMS`).
 
     Raises:
@@ -112,7 +112,7 @@ def column_values(puzzles: pl.DataFrame, levels: pl.DataFrame | None, column: st
         return puzzles["prompt"].str.len_chars().cast(pl.Float64)
     if kind == "difficulty":
         return _sizes(puzzles, name)
-    rated = as_table([], LEVELS) if levels is None else levels
+    rated = as_table([], PASS_RATES) if pass_rates is None else pass_rates
     if name != RUN and name not in rated["name"]:
         raise _missing(column, sorted(f"{kind}:{item}" for item in rated["name"].unique()))
     chosen = rated.filter(pl.col("name") == name).select("prompt_id", pl.col(kind).alias("value"))
