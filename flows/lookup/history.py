@@ -168,9 +168,9 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None, *, up_
     """Returns the record of a run.
 
     Args:
-        up_to: The last iteration that the record has; None for all.
         damaged: A list to which unreadable artifacts, and objects that belong to no artifact, are added. The record
             leaves them out.
+        up_to: The last iteration that the record has; None for all.
 
     Raises:
         BadInputError: The store has no such run.
@@ -188,8 +188,8 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None, *, up_
         noted_strays(store, layout.root, damaged)
         damaged += _not_iterations(layout, keys)
     published = {artifact for key in keys if (artifact := artifact_of(key))}
-    numbers = sorted({number for key in published if (number := layout.iteration_of(key)) is not None})
-    numbers = [number for number in numbers if up_to is None or number <= up_to]
+    found = {number for key in published if (number := layout.iteration_of(key)) is not None}
+    numbers = sorted(number for number in found if up_to is None or number <= up_to)
     keys_of_stages = {
         (number, stage): key
         for number in numbers
