@@ -19,8 +19,6 @@ _STATES = {"checkpoint": "optimizer_state", "critic": "critic_state"}
 STATE_PARTS = tuple(_STATES.values())
 """The parts of an iteration that hold optimizer states."""
 _STEP = re.compile(r"step-([0-9]{6})")
-WARM_START = 0
-"""Number of the round of `RunLayout.sft` that trains on the solver's texts, before those of a teacher."""
 _NUMBER = re.compile(r"[0-9]{4}|[1-9][0-9]{4,8}")
 
 
@@ -185,10 +183,7 @@ class RunLayout:
         return f"{self.root}/first_critic/{part}"
 
     def sft(self, number: int, part: str) -> str:
-        """Returns the key of an artifact of round `number` of training on texts: `rollouts`, `texts` or `checkpoint`.
-
-        Rounds on the texts of a teacher count from 1; `WARM_START` is the warm start.
-        """
+        """Returns the key of an artifact of a round with a teacher, from 1: `rollouts`, `texts` or `checkpoint`."""
         return f"{self.root}/sft/{number:04d}/{part}"
 
     def is_texts(self, key: str) -> bool:

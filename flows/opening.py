@@ -169,10 +169,18 @@ def opened_run(
         role: The part of the run that this flow run does.
         stop_after: `stage@iteration` after which `LastStageDone` is raised; None runs to the end.
         before_writing: Called before any of the run's own artifacts is stored.
+
+    Raises:
+        BadInputError: A stage cannot be made again, or what happens at the same time does not fit.
     """
     engine = profile.engine.with_graphs_for(recipe.most_in_flight).with_adapter(recipe.published_adapter)
     profile = profile.model_copy(update={"engine": engine})
     type_lines = compute_types(profile, hidden_size_of(recipe.model, store))
+    if "sft" in refresh and recipe.distil is None:
+        raise BadInputError(
+            "refresh", "sft, but this run's only training on texts is a warm start, which runs share", "another stage",
+            "change warm_start.seed in a new run",
+        )  # fmt: skip
     refreshes = record_request(store, layout, refresh, requested_at(), REFRESHABLE)
     check_overlap(recipe, profile, role, refreshes=refreshes.unfinished)
 

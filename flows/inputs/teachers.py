@@ -1,7 +1,7 @@
 """Training on texts before GRPO: on the solver's, and on those of a teacher."""
 
 from artifacts.address import ArtifactAddress
-from artifacts.layout import WARM_START
+from artifacts.layout import Shared, shared_key
 from artifacts.reading import Artifact
 from artifacts.refs import Answers, Checkpoint, K, Puzzles, Ref, Rollouts, Texts
 from flows.config.distillation import ANSWERS, SOLVER, STUDENT, DistillationConfig
@@ -10,12 +10,14 @@ from flows.inputs.prompts import refuse_overlong
 from flows.lookup.preparation import selection_line
 from flows.session.session import Session
 from stages.optional.distil import distil
-from stages.optional.sft import sft
+from stages.optional.sft import identity_of, sft
 from stages.sample import sample
 
 
 def trained_on_texts(session: Session, student: Ref[Checkpoint], puzzles: Ref[Puzzles]) -> Ref[Checkpoint]:
     """Returns the student after the warm start and the rounds with a teacher; unchanged if the recipe has neither.
+
+    Runs share the warm start.
 
     Raises:
         BadInputError: There are too few puzzles, a text cannot be trained on, there is no such teacher, or none of its
@@ -23,8 +25,9 @@ def trained_on_texts(session: Session, student: Ref[Checkpoint], puzzles: Ref[Pu
     """
     recipe = session.recipe
     if recipe.warm_start is not None:
-        out = session.address(session.layout.sft(WARM_START, "checkpoint"), Checkpoint, label="warm-start")
         limit = recipe.sample.sampling.max_tokens
+        key = shared_key(Shared.MODELS, "warm-start", identity_of(recipe.warm_start, student, puzzles, limit))
+        out = session.address(key, Checkpoint, label="warm-start")
         student = session.run(sft, recipe.warm_start, student, puzzles, max_tokens=limit, out=out)
     return student if recipe.distil is None else _distilled(session, recipe.distil, student, puzzles)
 

@@ -1,6 +1,7 @@
 """Finds the large artifacts of runs that a retention rule does not keep, and removes them."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Literal
@@ -11,7 +12,7 @@ from artifacts.address import REFRESHED_NAME
 from artifacts.config import Config
 from artifacts.documents.run_files import read_recipe
 from artifacts.errors import BadInputError, IntegrityError
-from artifacts.layout import IN_ATTEMPT, RunLayout, artifact_of, state_key, step_of
+from artifacts.layout import IN_ATTEMPT, RUNS, TOPS, RunLayout, artifact_of, state_key, step_of
 from artifacts.lineage import Node, lineage
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact, is_published
@@ -67,7 +68,8 @@ def plan(store: Store, rule: Retention, runs: Sequence[str] = (), damaged: list[
     """Returns the folders that the rule does not keep: run by run, sorted by key.
 
     Nothing is removed from a run with a damaged artifact, because its dependencies are unknown, or from a run whose
-    stages are to be made again (see `awaited`). Checkpoints and critics that any run's recipe names are kept.
+    stages are to be made again (see `awaited`). Checkpoints and critics that any run's recipe names are kept. Artifacts
+    that runs share stay; only the folders that interrupted attempts at them left are removed.
 
     Args:
         runs: Names of runs; all runs if empty.
@@ -78,12 +80,13 @@ def plan(store: Store, rule: Retention, runs: Sequence[str] = (), damaged: list[
         IntegrityError: A run is damaged, and `damaged` is None.
     """
     named = _named(store)
-    return [
+    removals = [
         removal
         for run in runs or run_names(store)
         for removal in _of_run(store, run, rule, damaged)
         if removal.manifest is None or removal.key not in named
     ]
+    return removals if runs else [*removals, *_of_shared(store, damaged)]
 
 
 def awaited(store: Store, runs: Sequence[str] = ()) -> list[str]:
@@ -167,13 +170,28 @@ def _of_run(store: Store, run: str, rule: Retention, damaged: list[Damage] | Non
     if len(damaged or ()) > damage_before or refreshes.unfinished:  # an unfinished request may still need all files
         return []
     kept_keys = ancestors | _kept_by_rule(layout, published, rule)
-    removals = _unpublished_folders(store, layout, keys, published)
+    removals = _unpublished_folders(store, layout.root, keys, published)
     for key, manifest in published.items():
         part = layout.part_of(key)
         removable = (part is not None and part[1] in rule.parts) or (rule.comparisons and layout.is_comparison(key))
         if removable and manifest.pruned is None and manifest.files and key not in kept_keys:
             size = sum(file.size_bytes for file in manifest.files.values())
             removals.append(Removal(key, manifest.kind, size, f"{key}/{manifest.attempt}", manifest))
+    return sorted(removals, key=lambda removal: removal.folder)
+
+
+def _of_shared(store: Store, damaged: list[Damage] | None) -> list[Removal]:
+    """Returns the folders that interrupted attempts at shared artifacts left, sorted by key."""
+    removals: list[Removal] = []
+    for top in TOPS:
+        if top != RUNS:
+            keys, published = store.list(top), dict[str, Manifest]()
+            folders = {match.group(1, 2) for key in keys if (match := IN_ATTEMPT.match(key))}
+            for key, count in Counter(artifact for artifact, _ in folders).items():
+                if count > 1 and is_published(store, key):
+                    with noted(damaged, key):
+                        published[key] = Artifact.at(store, key).manifest
+            removals += _unpublished_folders(store, top, keys, published)
     return sorted(removals, key=lambda removal: removal.folder)
 
 
@@ -193,9 +211,7 @@ def _kept_by_rule(layout: RunLayout, published: dict[str, Manifest], rule: Reten
     return keys | set(models)  # the next iteration may need the same reference, or be sampled from the weights before
 
 
-def _unpublished_folders(
-    store: Store, layout: RunLayout, keys: Iterable[str], published: dict[str, Manifest]
-) -> list[Removal]:
+def _unpublished_folders(store: Store, root: str, keys: Iterable[str], published: dict[str, Manifest]) -> list[Removal]:
     """Returns the unpublished folders of published artifacts: lost attempts, step checkpoints, shards and so on.
 
     Folders of a stage that has published nothing are left out, because the stage may continue from them.
@@ -203,9 +219,9 @@ def _unpublished_folders(
     sizes: dict[tuple[str, str], int] = {}
     kinds: dict[tuple[str, str], str] = {}
     for key in keys:
-        if not (match := IN_ATTEMPT.match(key, len(layout.root))):
+        if not (match := IN_ATTEMPT.match(key, len(root))):
             continue
-        artifact, name, file = f"{layout.root}{match[1]}", match[2], match[3]
+        artifact, name, file = f"{root}{match[1]}", match[2], match[3]
         manifest = published.get(artifact)
         if manifest and (name != manifest.attempt or manifest.pruned):
             folder = artifact, name

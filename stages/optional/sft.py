@@ -10,7 +10,7 @@ from pydantic import Field
 
 from artifacts.address import ArtifactAddress
 from artifacts.errors import NEW_RUN, BadInputError
-from artifacts.identity import Identity
+from artifacts.identity import Identity, settings_of
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref, Texts
 from artifacts.schemas import PUZZLES, TEXTS, TEXTS_FILE
@@ -133,7 +133,7 @@ def sft(
         TransientError: The trainer died or hung.
     """
     inputs = {"weights": weights, "texts": texts}
-    target = Target(Identity.of("sft", REVISION, config, **inputs), out, None, inputs)
+    target = Target(identity_of(config, weights, texts, max_tokens), out, None, inputs)
     if published := target.published():
         return published.checkpoint
     artifact = Artifact.open(ctx.store, texts)
@@ -158,6 +158,14 @@ def sft(
     trained = train_and_publish(Weights(weights), batch_file, job_settings, target, ctx, label=label)
     warn_of_rounding(trained, job_settings, f"{section}.learning_rate", ctx)
     return trained.checkpoint
+
+
+def identity_of(
+    config: SftConfig, weights: Ref[Checkpoint], texts: Ref[Texts] | Ref[Puzzles], max_tokens: int | None = None
+) -> Identity:
+    """Returns the identity of what `sft` publishes; it has `max_tokens`, so each value of it is checked."""
+    limit = {} if max_tokens is None else {"max_tokens": max_tokens}
+    return Identity.of("sft", REVISION, {**settings_of(config), **limit}, weights=weights, texts=texts)
 
 
 def job_settings_of(config: SftConfig, texts: int) -> JobSettings:

@@ -203,6 +203,8 @@ class _Launch:
         }
         checkpoint = self._checkpoint.publish(facts, **target.inputs, values=values)
         if self._saving is None:
+            if checkpoint.reused:  # another run has published the same warm start meanwhile
+                ctx.store.delete(self._checkpoint.prefix)
             self._kept.discard()
             return Weights(checkpoint, None, reference)
         inputs = {**target.inputs, "checkpoint": checkpoint}

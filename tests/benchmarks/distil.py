@@ -24,10 +24,11 @@ printed. A seed of all three takes about an hour on one core, of one question 10
 from collections.abc import Callable
 from statistics import mean
 
-from artifacts.layout import WARM_START, RunLayout
+from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Texts
 from artifacts.store.store import Store
+from flows.lookup.checkpoints import published_checkpoint
 from flows.lookup.history import read_run
 from flows.report.metrics import number, values_of
 from tests.support.bars import Bar, tell
@@ -116,7 +117,7 @@ def teacher(seed: int, scale: Scale, store: str, profile: str) -> dict[str, Row]
     taught = train("answers_only", big, store, [*board, f"iterations={scale.of(48)}"], profile)
     name = f"runs/{big}/iterations/{taught['promoted']['iteration']:04d}/checkpoint"
     if taught["promoted"]["iteration"] == 0:
-        name = RunLayout(big).sft(WARM_START, "checkpoint")
+        name = published_checkpoint(f"{big}@0", Store.open(store, writable=False)).key
     length = [f"iterations={iterations}", f"finetune.schedule_iterations={iterations}"]
     if iterations < 3:
         length += ["finetune.warmup_iterations=0"]

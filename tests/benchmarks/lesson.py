@@ -16,10 +16,10 @@ import argparse
 import statistics
 from typing import Any
 
-from artifacts.layout import WARM_START, RunLayout
 from artifacts.reading import Artifact
 from artifacts.store.store import Store
 from flows.config.recipes import load_recipe
+from flows.lookup.checkpoints import published_checkpoint
 from tests.support.bars import Bar, tell
 from tests.support.seeded import joined, over_seeds, parse, run_store, seeded_parser
 from tests.support.whole_runs import from_warm_start, train
@@ -42,7 +42,8 @@ def measure(seed: int, options: argparse.Namespace, store: str) -> dict[str, dic
     grpo = figures(before, "before") | figures(after, "after") | {"grpo_s": grpo_s}
     if not document["resumed"]:
         grpo["wall_s"] = document["wall_s"]
-    warm = Artifact.at(Store.open(store, writable=False), RunLayout(run).sft(WARM_START, "checkpoint"))
+    opened = Store.open(store, writable=False)
+    warm = Artifact.open(opened, published_checkpoint(f"{run}@0", opened))
     start = load_recipe(options.recipe, settings).warm_start
     assert start is not None
     epochs = max(1, round(grpo_s / warm.manifest.provenance["seconds"] * start.epochs))

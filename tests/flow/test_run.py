@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from artifacts.schemas import GRADES, ROLLOUTS
 from artifacts.store.store import Store
 from artifacts.tensors import BATCH_FILE, PackedBatch
 from flows.cli.app import run_command
+from flows.lookup.checkpoints import published_checkpoint
 from flows.lookup.history import read_run
 from flows.report.timeline import iteration_timeline, run_timeline
 from tests.support.installed import ONE_ENGINE, TINY
@@ -45,16 +46,17 @@ BACKFILL = (
 class Run:
     """The command of one run, started as a user would start it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = "tiny", settings: Sequence[str] = ()) -> None:
         self.folder = folder
+        self.options = ["--run", name, *(word for setting in settings for word in ("--set", setting))]
         self.store = folder / "store"
-        self.root = self.store / "runs" / "tiny"
+        self.root = self.store / "runs" / name
         self.log = folder / "log.txt"
 
     def start(self) -> subprocess.Popen[bytes]:
         command = [
             str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(TINY),
-            "--profile", str(ONE_ENGINE), "--store", str(self.store), "--json",
+            "--profile", str(ONE_ENGINE), "--store", str(self.store), "--json", *self.options,
         ]  # fmt: skip
         environment = {**os.environ, **cluster_environment(), MARK: str(self.folder)}
         with self.log.open("ab") as log:
@@ -289,3 +291,16 @@ def test_a_finished_run_is_read_not_repeated_though_it_was_pruned(
     last_lines = run.log.read_text().splitlines()[-24:]
     stages = [line for line in last_lines if line.startswith(("sample", "finetune", "evaluate", "sft"))]
     assert stages and all("cached" in line.lower() for line in stages)
+
+
+def test_another_run_of_the_recipe_begins_with_the_same_warm_start(story: dict[str, Any]) -> None:
+    run: Run = story["run"]
+    before = run.manifests()
+    other = Run(run.folder, "other", ["iterations=0"])
+    other.finish()
+    made = [key for key in run.manifests() if key not in before]
+    assert made and all(key.startswith("runs/other/") for key in made)
+    store = Store.open(str(run.store))
+    first = {name: published_checkpoint(f"{name}@0", store) for name in ("tiny", "other")}
+    assert first["tiny"] == first["other"]
+    assert first["tiny"].key.startswith("models/warm-start-")

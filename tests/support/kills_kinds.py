@@ -77,10 +77,10 @@ class Kind:
 
 
 _MEASURED = ("--profile", str(ONE_ENGINE), "--store", "{store}")
-_WARM = ("puzzles/", "models/", "runs/tiny/sft/")
+_WARM = ("puzzles/", "models/")
 _SHORT_S = 5.0
 KINDS = {
-    "critic": Kind(_train(CRITIC), (_train(FIRST, "first"),), (*_WARM, "runs/first/sft/")),
+    "critic": Kind(_train(CRITIC), (_train(FIRST, "first"),), _WARM),
     "distilled": Kind(_train(DISTILLED)),
     "phases": Kind(_train(PHASES), deterministic=_WARM),
     "tool": Kind(_train(TOOL), deterministic=_WARM),

@@ -16,7 +16,7 @@ from typing import Any
 
 from artifacts.address import ArtifactAddress
 from artifacts.identity import Identity
-from artifacts.layout import WARM_START, RunLayout, Shared, shared_key
+from artifacts.layout import RunLayout, Shared, shared_key
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Decision, Grades, Puzzles, Ref, Report, Rollouts
 from artifacts.schemas import LOGPROB, PUZZLES, RESULTS, ROLLOUTS, as_table
@@ -109,7 +109,7 @@ class _Maker:
         for key, data in _drawn(recipe.puzzles).items():
             self.store.write_bytes(key, data)
         puzzles = prepare(self.ctx, recipe.puzzles, out=_set_address(self.store, recipe.puzzles))
-        weights = self._checkpoint(self.layout.sft(WARM_START, "checkpoint"), 0, 0.4)
+        weights = self._checkpoint(self.layout.sft(1, "checkpoint"), 0, 0.4)
         report = self._report(self.layout.iteration(0, "report"), puzzles, weights, "val", 0.4)
         decision = self._promote(recipe, weights, report, None, 0)
         self._report(self.layout.evaluation("before"), puzzles, weights, "test", 0.4)

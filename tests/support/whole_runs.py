@@ -7,9 +7,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from artifacts.layout import WARM_START, RunLayout
+from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.store.store import Store
+from flows.lookup.checkpoints import published_checkpoint
 from tests.support.processes import DEERSTALKER
 from tests.support.scaled_recipes import as_toml
 
@@ -68,6 +69,6 @@ def figures_of(document: dict[str, Any]) -> dict[str, float]:
 def from_warm_start(run: str, store: str) -> list[str]:
     """Returns the settings by which another run begins with the warm-started model of a run."""
     opened = Store.open(store, writable=False)
-    warm = Artifact.at(opened, RunLayout(run).sft(WARM_START, "checkpoint"))
+    warm = Artifact.open(opened, published_checkpoint(f"{run}@0", opened))
     model = {"source": "folder", "path": f"{opened.url}/{warm.key}/{warm.manifest.attempt}"}
     return [f"model={as_toml(model)}", "warm_start=null"]

@@ -209,6 +209,19 @@ def test_shards_that_a_report_or_rates_were_made_of_may_go(linked: tuple[Store, 
     assert (item.what, item.folder, item.size_bytes, item.manifest) == ("sampled shards", folder, 5, None)
 
 
+def test_what_interrupted_attempts_at_shared_artifacts_left_goes(linked: tuple[Store, RunLayout]) -> None:
+    store, _ = linked
+    address, identity = ArtifactAddress(store, "models/scratch-0123", Checkpoint), Identity.of("fetch", 1, {})
+    lost, published = address.attempt(identity), address.attempt(identity)
+    lost.write_bytes("model.bin", b"half")
+    assert plan(store, Retention(keep_last=100)) == [], "it may be under way"
+    published.write_bytes("model.bin", b"whole")
+    published.publish({})
+    (item,) = plan(store, Retention(keep_last=100))
+    assert (item.what, item.folder, item.size_bytes, item.manifest) == ("lost attempt", lost.prefix, 4, None)
+    assert plan(store, Retention(keep_last=100), ["linked"]) == []
+
+
 def test_what_finished_stages_left_behind_goes_and_what_an_unfinished_one_needs_stays(
     linked: tuple[Store, RunLayout], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,7 @@ from artifacts.documents.checksums import read_sums
 from artifacts.documents.run_files import read_recipe
 from artifacts.errors import BadInputError, IdentityMismatchError
 from artifacts.identity import Identity
-from artifacts.layout import WARM_START, RunLayout
+from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Report
 from artifacts.store.store import Store
@@ -408,12 +408,21 @@ def test_a_run_goes_on_from_the_checkpoint_that_it_began_with(tmp_path: Path) ->
 def test_a_start_that_asks_to_redo_stages_takes_the_name_at_once(request_of_mine: Callable[..., RunRequest]) -> None:
     """Its request is stored, and must not stand beside another recipe than its own."""
     with opened(request_of_mine()) as first:
-        redo = request_of_mine("seed=5").model_copy(update={"refresh": ["sft"]})
+        redo = request_of_mine("seed=5").model_copy(update={"refresh": ["evaluate"]})
         with opened(redo) as second:
             second.at(0, "report", Report).attempt(Identity.of("evaluate", 1, {})).write_bytes("x", b"")
         attempt = first.at(0, "report", Report).attempt(Identity.of("evaluate", 2, {}))
         with pytest.raises(IdentityMismatchError, match="seed"):
             attempt.write_bytes("x", b"")
+
+
+def test_a_warm_start_which_runs_share_is_not_made_again(request_of_mine: Callable[..., RunRequest]) -> None:
+    request = request_of_mine()
+    freeze_recipe(Store.open(request.store), RunLayout(request.run), load_recipe("answers_only"))
+    refreshing = request.model_copy(update={"refresh": ["sft"]})
+    message = r"^refresh: sft, but .* which runs share; .*; change warm_start\.seed"
+    with pytest.raises(BadInputError, match=message), opened(refreshing):
+        pass
 
 
 def test_of_two_recipes_under_one_name_the_one_that_stores_first_keeps_it(
@@ -423,7 +432,7 @@ def test_of_two_recipes_under_one_name_the_one_that_stores_first_keeps_it(
     identity = Identity.of("evaluate", 1, {})
     with opened(request_of_mine()) as first, opened(request_of_mine("seed=5")) as second:
         store, layout = first.ctx.store, first.layout
-        with first.address(layout.sft(WARM_START, "checkpoint"), Checkpoint).attempt(identity).folder(tmp_path):
+        with first.address(layout.sft(1, "checkpoint"), Checkpoint).attempt(identity).folder(tmp_path):
             late = second.at(0, "report", Report).attempt(identity)
             with pytest.raises(IdentityMismatchError, match="seed: 0 -> 5"):
                 late.write_bytes("x", b"")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import BadInputError
-from artifacts.layout import WARM_START, RunLayout
+from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Ref
 from artifacts.store.store import Store
@@ -27,7 +27,7 @@ def test_iterations_and_keys(made: tuple[Store, RunLayout]) -> None:
     third = Artifact.at(store, layout.iteration(3, "checkpoint")).ref
     assert find_checkpoint("made@3", store) == third
     assert find_checkpoint("runs/made/iterations/0003/checkpoint", store) == third
-    assert find_checkpoint("made@0", store) == Artifact.at(store, layout.sft(WARM_START, "checkpoint")).ref
+    assert find_checkpoint("made@0", store) == Artifact.at(store, layout.sft(1, "checkpoint")).ref
 
 
 def test_a_name_that_is_published_wins_over_a_folder_of_that_name(

@@ -166,11 +166,11 @@ def test_prune_leaves_links_and_what_is_behind_them(folder: Path, run: Run, tmp_
 
 
 def test_a_damaged_ancestor_is_shown_as_such(folder: Path, run: Run) -> None:
-    (folder / "runs/made/sft/0000/checkpoint/manifest.json").write_bytes(b"{")
+    (folder / "runs/made/sft/0001/checkpoint/manifest.json").write_bytes(b"{")
     report = "runs/made/iterations/0000/report"
-    out = _one_line(run("lineage", report), "runs/made/sft/0000/checkpoint")
+    out = _one_line(run("lineage", report), "runs/made/sft/0001/checkpoint")
     assert "[damaged]" in out and "puzzles: puzzles/set-" in out
-    document = json.loads(_one_line(run("lineage", report, "--json"), "sft/0000"))
+    document = json.loads(_one_line(run("lineage", report, "--json"), "sft/0001"))
     assert {item["key"].split("/")[0]: item["state"] for item in document["ancestors"]} == {
         "runs": "damaged", "puzzles": "kept",
     }  # fmt: skip

@@ -10,12 +10,13 @@ import polars as pl
 import pytest
 
 from artifacts.errors import BadInputError
+from artifacts.refs import Checkpoint, Puzzles, Ref
 from stages.environments.generate import TIERS, generate
 from stages.environments.tables import to_table
 from stages.models.from_scratch import ScratchModel
 from stages.models.source import materialise
 from stages.models.tokenizers.chat import ChatTokenizer
-from stages.optional.sft import WarmStartConfig, job_settings_of, taught_groups
+from stages.optional.sft import WarmStartConfig, identity_of, job_settings_of, taught_groups
 from stages.texts.supervised import check_can_be_sampled
 from tests.support.taught import taught_texts
 
@@ -66,6 +67,16 @@ def test_a_limit_that_cuts_most_of_the_texts_is_refused(table: pl.DataFrame, tok
     )
     with pytest.raises(BadInputError, match=message):
         check_can_be_sampled(groups, lengths[0] - 1, "derivations")
+
+
+def test_the_same_texts_under_another_limit_are_another_warm_start() -> None:
+    """One that is published is not checked, so it must not be found by a recipe whose limit cuts its texts."""
+    weights, puzzles = (
+        Ref[Checkpoint]("Checkpoint", "models/m", "1" * 64),
+        Ref[Puzzles]("Puzzles", "puzzles/p", "2" * 64),
+    )
+    digests = [identity_of(WarmStartConfig(), weights, puzzles, limit).digest for limit in (100, 100, 99)]
+    assert digests[0] == digests[1] != digests[2]
 
 
 def test_a_tokenizer_that_does_not_write_a_text_back_is_refused(
