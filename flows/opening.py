@@ -176,7 +176,7 @@ def opened_run(
     engine = profile.engine.with_graphs_for(recipe.most_in_flight).with_adapter(recipe.published_adapter)
     profile = profile.model_copy(update={"engine": engine})
     type_lines = compute_types(profile, hidden_size_of(recipe.model, store))
-    if "sft" in refresh and recipe.distil is None:
+    if "sft" in refresh and recipe.warm_start is not None and recipe.distil is None:
         raise BadInputError(
             "refresh", "sft, but this run's only training on texts is a warm start, which runs share", "another stage",
             "change warm_start.seed in a new run",

@@ -86,7 +86,8 @@ List the large files that a rule no longer keeps, and remove them with --yes.
 
 The ancestors of every promoted checkpoint stay, and so do figures, reports and lineage: a pruned run can still be
 shown, continued and reported on. The list includes files that lost attempts, refreshed stages and killed trainings left
-beside finished stages. It never includes files from which an unfinished stage would continue.
+beside finished stages. It never includes files from which an unfinished stage would continue. Unless runs are named, it
+also includes what attempts at shared artifacts left beside those that are a day old.
 """,
     "upkeep:verify": "Read every file of a store and compare it with its checksum; fails if one is damaged or missing.",
     "doctor:doctor": """

@@ -108,7 +108,8 @@ def export(
         check_empty(Path(target))
     with tempfile.TemporaryDirectory(prefix="deerstalker-export-") as scratch:
         out = Path(scratch) / "model" if hub else Path(target)
-        files = _write(ref, store, out, Path(scratch), merge=merge, dtype=dtype, gguf=gguf)
+        card = _promoted_card(ref, RunLayout.of(ref.key) or _run_named(checkpoint), store)
+        files = _write(ref, card, store, out, Path(scratch), merge=merge, dtype=dtype, gguf=gguf)
         place = str(out.resolve()) if hub is None else _push(hub, target.removeprefix(_HUB), out)
     if options.json:
         print_json({"checkpoint": ref.as_json(), "place": place, "files": files})
@@ -116,8 +117,14 @@ def export(
     print_line(f"{place}: {', '.join(files)}")
 
 
+def _run_named(checkpoint: str) -> RunLayout | None:
+    """Returns the run in a checkpoint's name; None if the name is a key."""
+    return None if "/" in checkpoint else RunLayout(checkpoint.partition("@")[0])
+
+
 def _write(
     ref: Ref[Checkpoint],
+    promoted: str | None,
     store: Store,
     out: Path,
     scratch: Path,
@@ -140,18 +147,17 @@ def _write(
         raise BadInputError(asked, "a checkpoint with a LoRA adapter", "full weights", "add --merge")
     if gguf:
         check_gguf(folder)
-    card = exported_card(ref, store, _promoted_card(ref, store), adapter=adapted)
+    card = exported_card(ref, store, promoted, adapter=adapted)
     export_folder(folder, out, card.text, merge=merge, dtype=dtype, base=card.base)
     if gguf:
         write_gguf(out, dtype)
     return sorted(path.name for path in out.iterdir())
 
 
-def _promoted_card(ref: Ref[Checkpoint], store: Store) -> str | None:
-    """Returns the model card of a checkpoint that is promoted; None for any other."""
+def _promoted_card(ref: Ref[Checkpoint], layout: RunLayout | None, store: Store) -> str | None:
+    """Returns the model card of a checkpoint that a run has promoted; None for any other."""
     from stages.promotion.promoted import read_promoted
 
-    layout = RunLayout.of(ref.key)
     promoted = read_promoted(store, layout.promoted) if layout else None
     if promoted is None or promoted.checkpoint != ref:
         return None

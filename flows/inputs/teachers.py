@@ -17,7 +17,7 @@ from stages.sample import sample
 def trained_on_texts(session: Session, student: Ref[Checkpoint], puzzles: Ref[Puzzles]) -> Ref[Checkpoint]:
     """Returns the student after the warm start and the rounds with a teacher; unchanged if the recipe has neither.
 
-    Runs share the warm start.
+    Runs share the warm start. One that trains it has its recipe frozen before.
 
     Raises:
         BadInputError: There are too few puzzles, a text cannot be trained on, there is no such teacher, or none of its
@@ -28,6 +28,7 @@ def trained_on_texts(session: Session, student: Ref[Checkpoint], puzzles: Ref[Pu
         limit = recipe.sample.sampling.max_tokens
         key = shared_key(Shared.MODELS, "warm-start", identity_of(recipe.warm_start, student, puzzles, limit))
         out = session.address(key, Checkpoint, label="warm-start")
+        out.before_writing = session.before_writing
         student = session.run(sft, recipe.warm_start, student, puzzles, max_tokens=limit, out=out)
     return student if recipe.distil is None else _distilled(session, recipe.distil, student, puzzles)
 

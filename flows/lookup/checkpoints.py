@@ -9,7 +9,7 @@ from typing import Any
 from artifacts.documents.parsing import is_file, is_folder
 from artifacts.documents.run_files import read_recipe
 from artifacts.errors import BadInputError
-from artifacts.layout import RunLayout, is_run_name
+from artifacts.layout import RunLayout, Shared, is_run_name
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref, Report
 from artifacts.store.store import Store
@@ -77,7 +77,7 @@ def find_fixed(name: str, setting: str, store: Store) -> Ref[Checkpoint] | Fetch
         BadInputError: The name is that of a run, whose promoted checkpoint may change; or there is no such checkpoint.
     """
     source = find_checkpoint(name, store)
-    if isinstance(source, Ref) and is_run_name(name) and source.key.startswith(f"{RunLayout(name).root}/"):
+    if isinstance(source, Ref) and is_run_name(name):
         raise BadInputError(
             setting,
             f"{name!r}, whose promoted checkpoint may change",
@@ -187,8 +187,10 @@ def with_fixed_names(source: ModelConfig, store: Store, begun: Mapping[str, Any]
     def fixed(name: str, begun_with: str | None) -> str:
         if not is_run_name(name):
             return name
-        key = published_checkpoint(name, store).key if begun is None else begun_with or name
-        return key if key.startswith(f"{RunLayout(name).root}/") else name  # a model from outside has no other meaning
+        if begun is None:
+            return published_checkpoint(name, store).key
+        promotable = (f"{RunLayout(name).root}/", f"{Shared.MODELS}/")
+        return begun_with if begun_with and begun_with.startswith(promotable) else name
 
     before = begun or {}
     match source:

@@ -38,6 +38,7 @@ class Session(Stages):
         recipe: Its recipe, resolved and frozen in the store.
         layout: Keys of its artifacts.
         refresh: Requests to make its artifacts again.
+        before_writing: Called before any of the run's own artifacts is stored (see `freeze_recipe`).
         shown: Its stored views.
         reached: The last iteration that has published all its artifacts; -1 if none has.
 
@@ -46,8 +47,7 @@ class Session(Stages):
         live: The display of the flow's progress.
         permit: The permit to use a GPU, if the profile names a limit.
         stop_after: `stage@iteration` after which `LastStageDone` is raised; None runs to the end.
-        before_writing: Called before any of the run's own artifacts is stored (see `freeze_recipe`).
-        settle_rows: Called before that (see `flows.inputs.rows`).
+        settle_rows: Called before `before_writing` (see `flows.inputs.rows`).
         published: The last iteration that has published an artifact; -1 if none has.
     """
 
@@ -69,7 +69,7 @@ class Session(Stages):
         super().__init__(ctx, live, permit)
         self.recipe, self.layout, self.refresh = recipe, layout, refresh
         self._has_phases = bool(recipe.phases)
-        self._before_writing = before_writing
+        self.before_writing = before_writing
         self.settle_rows = settle_rows
         self._looked_up = published - SHOWN_AGAIN
         if stop_after is not None:
@@ -123,7 +123,7 @@ class Session(Stages):
         """Returns an address in the store; refreshes apply only to artifacts of this run, not to shared ones."""
         if not key.startswith(f"{self.layout.root}/"):
             return super().address(key, kind, label)
-        return ArtifactAddress(self.ctx.store, key, kind, self.refresh.at(None), self._before_writing, label)
+        return ArtifactAddress(self.ctx.store, key, kind, self.refresh.at(None), self.before_writing, label)
 
     def has(self, number: int, part: str) -> bool:
         """Returns whether a part of iteration `number` is published, perhaps from other inputs."""
@@ -138,4 +138,4 @@ class Session(Stages):
         if number in self._replaced:
             refresh = replace(refresh or Refresh({}, _NEVER), replaced=(self._replaced[number],))
         label, must_exist = _iteration_label(number), number <= self._looked_up and not refresh
-        return ArtifactAddress(self.ctx.store, key, kind, refresh, self._before_writing, label, must_exist=must_exist)
+        return ArtifactAddress(self.ctx.store, key, kind, refresh, self.before_writing, label, must_exist=must_exist)

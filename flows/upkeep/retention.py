@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from pydantic import Field
@@ -21,7 +22,7 @@ from artifacts.refs import Checkpoint, Ref
 from artifacts.store.store import Store
 from artifacts.verification import Damage, noted
 from flows.lookup.history import read_run, run_names
-from flows.upkeep.removal import Removal
+from flows.upkeep.removal import LOST_AFTER_S, Removal
 from stages.promotion.promoted import Promoted
 from stages.statistics.records import read_decision
 
@@ -69,7 +70,7 @@ def plan(store: Store, rule: Retention, runs: Sequence[str] = (), damaged: list[
 
     Nothing is removed from a run with a damaged artifact, because its dependencies are unknown, or from a run whose
     stages are to be made again (see `awaited`). Checkpoints and critics that any run's recipe names are kept. Artifacts
-    that runs share stay; only the folders that interrupted attempts at them left are removed.
+    that runs share stay; only their unpublished folders are removed, a day after the artifact was made.
 
     Args:
         runs: Names of runs; all runs if empty.
@@ -181,7 +182,10 @@ def _of_run(store: Store, run: str, rule: Retention, damaged: list[Damage] | Non
 
 
 def _of_shared(store: Store, damaged: list[Damage] | None) -> list[Removal]:
-    """Returns the folders that interrupted attempts at shared artifacts left, sorted by key."""
+    """Returns the unpublished folders of shared artifacts, sorted by key.
+
+    Another run may still be at an artifact that is published, so those of the last day are left out.
+    """
     removals: list[Removal] = []
     for top in TOPS:
         if top != RUNS:
@@ -190,7 +194,9 @@ def _of_shared(store: Store, damaged: list[Damage] | None) -> list[Removal]:
             for key, count in Counter(artifact for artifact, _ in folders).items():
                 if count > 1 and is_published(store, key):
                     with noted(damaged, key):
-                        published[key] = Artifact.at(store, key).manifest
+                        manifest = Artifact.at(store, key).manifest
+                        if (datetime.now(UTC) - manifest.made_at).total_seconds() >= LOST_AFTER_S:
+                            published[key] = manifest
             removals += _unpublished_folders(store, top, keys, published)
     return sorted(removals, key=lambda removal: removal.folder)
 

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    gc.disable()  # garbage collection takes a quarter of the time of the imports
-    gc.set_threshold(200_000, 50, 100)  # and of reading the vocabulary of a GGUF file
+    # Garbage collection takes a quarter of the time of the imports, and of reading the vocabulary of a GGUF file.
+    gc.disable()
+    gc.set_threshold(200_000, 50, 100)
 import gguf
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig

@@ -163,7 +163,7 @@ def sft(
 def identity_of(
     config: SftConfig, weights: Ref[Checkpoint], texts: Ref[Texts] | Ref[Puzzles], max_tokens: int | None = None
 ) -> Identity:
-    """Returns the identity of what `sft` publishes; it has `max_tokens`, so each value of it is checked."""
+    """Returns the identity of what `sft` publishes, with `max_tokens`, so that texts are checked against each limit."""
     limit = {} if max_tokens is None else {"max_tokens": max_tokens}
     return Identity.of("sft", REVISION, {**settings_of(config), **limit}, weights=weights, texts=texts)
 

@@ -33,7 +33,7 @@ def model_card(decision: PromotionDecision, store: Store) -> str:
     )
     origin = lineage(store, [first.checkpoint])
     base = next((node for node in origin if _stage(node) == "fetch"), None)
-    run = _run_of(stands.checkpoint.key)
+    run = _run_of(stands.report.key)
     title = f"{run}, iteration {stands.iteration}" if stands.iteration else f"{run}, before GRPO"
     return "\n".join(
         [
@@ -91,10 +91,11 @@ def exported_card(ref: Ref[Checkpoint], store: Store, promoted: str | None, *, a
     """
     origin = lineage(store, [ref])
     base = next((node for node in origin if _stage(node) == "fetch"), None)
+    where = f": its results are in the report of {layout.run}" if (layout := RunLayout.of(ref.key)) else ""
     text = promoted or "\n".join(
         [
             *_matter_lines({**_about_base(base), "tags": _TAGS}), "", f"# {ref.key}", "",
-            f"Trained with Deerstalker, and not promoted: its results are in the report of {_run_of(ref.key)}.", "",
+            f"Trained with Deerstalker, and not promoted{where}.", "",
             "## What made it", "", *_chain(origin, base), "",
         ]
     )  # fmt: skip

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from artifacts.address import ArtifactAddress, Attempt
+from artifacts.errors import BadInputError, TransientError
 from artifacts.identity import Identity
 from artifacts.manifest import content_digest
 from artifacts.reading import Artifact
@@ -171,7 +172,13 @@ class _Launch:
                 warm=warm,
                 events_file=ctx.scratch / f"events-{run}.jsonl",
             )
-            return job, self._worker_group.run(job, self._on_event)
+            try:
+                return job, self._worker_group.run(job, self._on_event)
+            except BadInputError as error:
+                if resume_dir is None or resume_dir.is_dir():
+                    raise
+                found = "removed by another run, which trains the same"
+                raise TransientError(str(resume_dir), found, "a step checkpoint that stays", "try again") from error
 
     def _on_event(self, event: Mapping[str, Any]) -> None:
         if event["event"] == "step":
@@ -203,7 +210,7 @@ class _Launch:
         }
         checkpoint = self._checkpoint.publish(facts, **target.inputs, values=values)
         if self._saving is None:
-            if checkpoint.reused:  # another run has published the same warm start meanwhile
+            if checkpoint.reused:  # another attempt has published the same
                 ctx.store.delete(self._checkpoint.prefix)
             self._kept.discard()
             return Weights(checkpoint, None, reference)

@@ -88,7 +88,7 @@ def test_gguf_is_read_again_with_the_same_weights(tmp_path: Path, architecture: 
     assert chats[1].eos_ids == chats[0].eos_ids[-1:], "the file has room for one"
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_smollm2_is_written_as_gguf_and_read_again(tmp_path: Path) -> None:
     materialise(GgufPackageModel(), tmp_path / "model")
     export_folder(tmp_path / "model", tmp_path / "out", "", merge=False, dtype="fp16", base=None)

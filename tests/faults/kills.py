@@ -11,6 +11,7 @@ from tests.support.bars import kept, parser_of, progress, tell
 from tests.support.kills import USUAL, campaign
 from tests.support.kills_kinds import EVERY
 
+ALL = "all"
 PROMISES = {
     "work repeated": "was made again|sampled twice",
     "processes left over": "not reached, no progress",
@@ -26,13 +27,17 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200, help="processes to kill")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--at-once", type=int, default=1, help="runs side by side")
-    parser.add_argument("--saving", action="store_true", help="kill only while an optimizer state is being saved")
-    parser.add_argument("--kinds", nargs="+", choices=EVERY, help="kinds in turn; by default plain twice, deployed")
-    parser.add_argument("--every-kind", action="store_true", help="all kinds in turn")
+    parser.add_argument(
+        "--kinds",
+        nargs="+",
+        choices=(*EVERY, ALL),
+        default=USUAL,
+        help="kinds in turn; by default plain twice, deployed",
+    )
     options = parser.parse_args()
     scratch = Path(tempfile.mkdtemp(prefix="kills-"))
     progress(f"runs in {scratch}; it stays if one of them fails")
-    kinds = EVERY if options.every_kind else options.kinds or (("saving",) if options.saving else USUAL)
+    kinds = EVERY if ALL in options.kinds else options.kinds
     report, bars = kept(PROMISES, lambda: campaign(options.count, scratch, options.seed, options.at_once, kinds))
     if all(bar.met for bar in bars):
         shutil.rmtree(scratch)

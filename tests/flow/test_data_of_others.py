@@ -17,10 +17,8 @@ from tests.support.secrets import holders_of
 PAGE = "A script of TRL, and its recipe"
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [pytest.param(layout, marks=pytest.mark.long if layout == "verl" else pytest.mark.release) for layout in LAYOUTS],
-)
+@pytest.mark.release
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_run_on_the_layout_of_another_trainer(layout: str, tmp_path: Path, prefect_api_url: str) -> None:
     write_layout(layout, tmp_path)
     (tmp_path / "recipe.toml").write_text(recipe_of(layout))
@@ -37,7 +35,7 @@ def test_a_run_on_the_layout_of_another_trainer(layout: str, tmp_path: Path, pre
     assert len(messages_of(train["prompt"][0])) == (1 if layout == "open_r1" else 2)
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_run_on_a_private_data_set_of_the_hub_goes_on_without_it(tmp_path: Path, prefect_api_url: str) -> None:
     write_layout("verl", tmp_path)
     data = (tmp_path / "verl.parquet").read_bytes()

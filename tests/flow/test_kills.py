@@ -7,7 +7,7 @@ import pytest
 from tests.support.kills import campaign
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_run_whose_processes_are_killed_loses_nothing(tmp_path: Path) -> None:
     report = campaign(1, tmp_path, seed=3)
     assert report["total"] >= 1

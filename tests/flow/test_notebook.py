@@ -24,7 +24,7 @@ def test_it_holds_no_outputs_and_no_place_of_a_machine() -> None:
     assert not re.search(r"/(home|root|tmp|work|Users)/", NOTEBOOK.read_text())
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_its_code_runs_from_the_first_cell_to_the_last(tmp_path: Path, prefect_api_url: str) -> None:
     script = tmp_path / "cells.py"
     parts = [f'print("cell {number}")\n' + "".join(cell["source"]) for number, cell in enumerate(cells("code"))]

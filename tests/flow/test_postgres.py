@@ -7,7 +7,7 @@ import pytest
 from tests.support.installed import Installation
 from tests.support.postgres import postgres_server, query
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.release
 
 REQUEST = {"puzzles": {"puzzle": {"connectives": False}, "train": 8, "val": 4, "test": 4}}
 

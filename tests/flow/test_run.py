@@ -23,7 +23,7 @@ from flows.cli.app import run_command
 from flows.lookup.checkpoints import published_checkpoint
 from flows.lookup.history import read_run
 from flows.report.timeline import iteration_timeline, run_timeline
-from tests.support.installed import ONE_ENGINE, TINY
+from tests.support.installed import ONE_ENGINE, SLOWLY, TINY
 from tests.support.json_page import check_documented
 from tests.support.processes import marked
 from tests.support.sockets import SocketWatch, cluster_environment
@@ -56,7 +56,8 @@ class Run:
     def start(self) -> subprocess.Popen[bytes]:
         command = [
             str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(TINY),
-            "--profile", str(ONE_ENGINE), "--store", str(self.store), "--json", *self.options,
+            "--profile", str(ONE_ENGINE), "--set-profile", SLOWLY, "--store", str(self.store), "--json",
+            *self.options,
         ]  # fmt: skip
         environment = {**os.environ, **cluster_environment(), MARK: str(self.folder)}
         with self.log.open("ab") as log:
@@ -304,3 +305,5 @@ def test_another_run_of_the_recipe_begins_with_the_same_warm_start(story: dict[s
     first = {name: published_checkpoint(f"{name}@0", store) for name in ("tiny", "other")}
     assert first["tiny"] == first["other"]
     assert first["tiny"].key.startswith("models/warm-start-")
+    assert run_command(["export", "other", str(run.folder / "exported"), "--store", str(run.store)]) == 0
+    assert "# other, before GRPO" in (run.folder / "exported" / "README.md").read_text()

@@ -63,7 +63,7 @@ def test_a_deployed_run_completes_with_it(locked: Installation, deployed: str) -
     locked.wait_for(deployed, "Completed")
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_completed_run_is_retried_with_it(locked: Installation, deployed: str) -> None:
     locked.wait_for(deployed, "Completed")
     locked.prefect("flow-run", "retry", deployed)
@@ -177,7 +177,7 @@ def test_nobody_else_can_read_what_it_holds(locked: Installation) -> None:
     assert lines and not any(_secret(locked).encode() in line for line in lines)
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_down_ends_it_and_the_next_one_has_the_same_string(tmp_path: Path) -> None:
     installed = Installation(tmp_path)
     installed.up("--port", "0", "--auth", "--no-worker")

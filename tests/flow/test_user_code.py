@@ -1,4 +1,4 @@
-"""A whole run on the README's own task by its recipe: killed in `sample` and in `grade`, it loses nothing."""
+"""A whole run on the README's own task by its recipe: killed in `grade`, it loses nothing."""
 
 import os
 import signal
@@ -46,12 +46,8 @@ def test_the_readmes_task_is_trained_killed_and_resumed(tmp_path: Path, prefect_
     train = ["train", "--recipe", str(tmp_path / "mine.toml"), "--run", "mine", *changes, *store]
     rollouts = place.part("mine", 1, "rollouts")
 
-    killed_when(place, train, lambda: list(rollouts.rglob("*.parquet")))
-    assert not (rollouts / "manifest.json").exists(), "killed in sample"
-    shards = {path.name: path.read_bytes() for path in rollouts.rglob("*.parquet")}
     killed_when(place, train, (rollouts / "manifest.json").exists)
     assert not (place.part("mine", 1, "grades") / "manifest.json").exists(), "killed in grade"
-    assert {path.name: path.read_bytes() for path in rollouts.rglob("*.parquet")}.items() >= shards.items()
 
     code.write_text(readme_task())
     refused = place.attempt("deerstalker", *train)

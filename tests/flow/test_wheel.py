@@ -30,7 +30,7 @@ def ran(*command: str | Path, folder: Path = ROOT, **variables: str) -> str:
     return done.stdout
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_the_wheel_trains_in_an_environment_of_its_own(tmp_path: Path) -> None:
     foreign = tmp_path / "foreign"
     foreign.mkdir()

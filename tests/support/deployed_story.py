@@ -14,7 +14,7 @@ from prefect.client.orchestration import SyncPrefectClient
 
 from artifacts.store.store import Store
 from flows.orchestration.installation import make_zombie_automations
-from tests.support.installed import LIMIT_S, ONE_ENGINE, TINY, Installation
+from tests.support.installed import LIMIT_S, ONE_ENGINE, SLOWLY, TINY, Installation
 from tests.support.processes import DEERSTALKER
 from tests.support.sockets import SocketWatch
 from tests.support.stored import attempts_of
@@ -44,7 +44,7 @@ def tell(installation: Installation) -> dict[str, Any]:
         return [command for pid, command in installation.processes().items() if pid not in idle]
 
     run = told["run"] = installation.deploy_run(
-        "train/quickstart", tiny(installation.folder, profile_overrides=["tracker=tensorboard"])
+        "train/quickstart", tiny(installation.folder, profile_overrides=["tracker=tensorboard", SLOWLY])
     )
     rollouts = installation.part("tiny", 1, "rollouts")
     installation.wait(lambda: any(rollouts.glob("progress-*/rollouts-*.parquet")))

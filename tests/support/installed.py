@@ -13,7 +13,10 @@ from tests.support.processes import marked
 from tests.support.waiting import changes, output_of, wait_until
 
 TINY, SLOW, ONE_ENGINE = (Path(__file__).with_name(f"{name}.toml") for name in ("tiny", "slow", "one_engine"))
-"""A recipe as small as a real run gets, and two profiles under which a test can kill it in the middle of a stage."""
+"""A recipe as small as a real run gets, a profile under which a test can kill it in the middle of a stage, and one with
+a single engine."""
+SLOWLY = "engine.max_num_seqs=8"
+"""Change of `ONE_ENGINE` under which a group is sampled at a time, so that a test can kill a run in `sample`."""
 LIMIT_S = 400
 MARK = "DEERSTALKER_TEST_FOLDER"
 

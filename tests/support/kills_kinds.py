@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 from artifacts.store.store import Store
-from tests.support.installed import ONE_ENGINE, TINY
+from tests.support.installed import ONE_ENGINE, SLOWLY, TINY
 from tests.support.kills_deployed import DeployedRun
 from tests.support.kills_run import LONGEST_WAIT_S, Run
 from tests.support.kills_saving import SavingRun
@@ -33,7 +33,7 @@ Words = tuple[str, ...]
 def _train(settings: Iterable[str] = (), run: str = "tiny", recipe: str = str(TINY)) -> Words:
     """The words of `train`; every step is checkpointed, so that a kill between two of them repeats none."""
     changes = [word for setting in settings for word in ("--set", setting)]
-    profile = ("--profile", str(ONE_ENGINE), "--set-profile", "trainer.checkpoint_every_s=0")
+    profile = ("--profile", str(ONE_ENGINE), "--set-profile", SLOWLY, "--set-profile", "trainer.checkpoint_every_s=0")
     return ("train", "--recipe", recipe, "--run", run, *profile, *changes, "--store", "{store}")
 
 
@@ -76,7 +76,7 @@ class Kind:
     longest_wait_s: float = LONGEST_WAIT_S
 
 
-_MEASURED = ("--profile", str(ONE_ENGINE), "--store", "{store}")
+_MEASURED = ("--profile", str(ONE_ENGINE), "--set-profile", SLOWLY, "--store", "{store}")
 _WARM = ("puzzles/", "models/")
 _SHORT_S = 5.0
 KINDS = {

@@ -4,6 +4,7 @@ These three need an engine or a trainer. Here their artifacts are written with t
 chance of a right answer rises from iteration to iteration.
 """
 
+import hashlib
 import json
 import logging
 import platform
@@ -44,6 +45,11 @@ NOT_MADE = {
     "texts",
 }  # fmt: skip
 """Fields of documents that made runs do not have: they have no engine and no teacher."""
+
+
+def warm_start_key(run: str) -> str:
+    """The key of the weights before the first iteration of a made run."""
+    return f"{Shared.MODELS}/warm-start-{hashlib.sha256(run.encode()).hexdigest()[:12]}"
 
 
 def make_run(
@@ -109,7 +115,7 @@ class _Maker:
         for key, data in _drawn(recipe.puzzles).items():
             self.store.write_bytes(key, data)
         puzzles = prepare(self.ctx, recipe.puzzles, out=_set_address(self.store, recipe.puzzles))
-        weights = self._checkpoint(self.layout.sft(1, "checkpoint"), 0, 0.4)
+        weights = self._checkpoint(warm_start_key(self.layout.run), 0, 0.4)
         report = self._report(self.layout.iteration(0, "report"), puzzles, weights, "val", 0.4)
         decision = self._promote(recipe, weights, report, None, 0)
         self._report(self.layout.evaluation("before"), puzzles, weights, "test", 0.4)

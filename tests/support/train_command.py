@@ -10,7 +10,7 @@ from typing import Any
 
 from artifacts.layout import MANIFEST_NAME
 from artifacts.manifest import Manifest
-from tests.support.installed import ONE_ENGINE, TINY
+from tests.support.installed import ONE_ENGINE, SLOWLY, TINY
 from tests.support.processes import DEERSTALKER
 from tests.support.waiting import changes, output_of, wait_until
 
@@ -42,7 +42,7 @@ class TrainCommand:
         self._environment = {**os.environ, "PREFECT_API_URL": prefect_api_url}
         where = ["--recipe", str(TINY), "--run", run, "--profile", str(ONE_ENGINE), "--store", str(self.store)]
         changed = [word for setting in settings for word in ("--set", setting)]
-        changed += [word for setting in profile_settings for word in ("--set-profile", setting)]
+        changed += [word for setting in (SLOWLY, *profile_settings) for word in ("--set-profile", setting)]
         self._command = [DEERSTALKER, "train", *where, "--json", *changed]
 
     def start(self) -> subprocess.Popen[bytes]:

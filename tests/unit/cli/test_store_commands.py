@@ -23,6 +23,7 @@ from flows.cli.app import run_command
 from flows.lookup.history import read_run
 from flows.report.html.run_report import report_files
 from flows.report.run_view import RunView
+from flows.upkeep import retention
 from flows.upkeep.removal import remove
 from flows.upkeep.retention import Retention, plan
 from tests.support.made_run import make_run
@@ -209,14 +210,17 @@ def test_shards_that_a_report_or_rates_were_made_of_may_go(linked: tuple[Store, 
     assert (item.what, item.folder, item.size_bytes, item.manifest) == ("sampled shards", folder, 5, None)
 
 
-def test_what_interrupted_attempts_at_shared_artifacts_left_goes(linked: tuple[Store, RunLayout]) -> None:
+def test_what_interrupted_attempts_at_shared_artifacts_left_goes_after_a_day(
+    linked: tuple[Store, RunLayout], monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, _ = linked
     address, identity = ArtifactAddress(store, "models/scratch-0123", Checkpoint), Identity.of("fetch", 1, {})
     lost, published = address.attempt(identity), address.attempt(identity)
     lost.write_bytes("model.bin", b"half")
-    assert plan(store, Retention(keep_last=100)) == [], "it may be under way"
     published.write_bytes("model.bin", b"whole")
     published.publish({})
+    assert plan(store, Retention(keep_last=100)) == [], "another run may be at it"
+    monkeypatch.setattr(retention, "LOST_AFTER_S", 0.0)
     (item,) = plan(store, Retention(keep_last=100))
     assert (item.what, item.folder, item.size_bytes, item.manifest) == ("lost attempt", lost.prefix, 4, None)
     assert plan(store, Retention(keep_last=100), ["linked"]) == []

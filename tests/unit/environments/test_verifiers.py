@@ -124,7 +124,7 @@ def test_an_environment_of_several_turns_replies_until_it_stops(site: Path) -> N
     assert [graded(write_episode(turns[:n], replies[: n - 1]), first).accuracy for n in (1, 2, 3)] == [0.0, 0.2, 1.0]
 
 
-@pytest.mark.long
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("kind", "found"),
     [
@@ -141,7 +141,7 @@ def test_what_a_run_does_not_offer_is_refused_in_one_line(site: Path, kind: str,
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_reward_function_that_fails_and_a_module_that_changes_are_named(site: Path) -> None:
     first = items(kind="failing")[0]
     grade = graded("<answer>no</answer>", first)

@@ -9,10 +9,11 @@ from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Ref
 from artifacts.store.store import Store
-from flows.lookup.checkpoints import find_checkpoint, with_fixed_names
+from flows.lookup.checkpoints import find_checkpoint, find_fixed, with_fixed_names
 from flows.lookup.history import read_run
 from stages.models.merging.config import MergedModel
 from stages.models.source import FolderModel, GgufPackageModel, HubModel, StoredModel
+from tests.support.made_run import make_run, warm_start_key
 
 
 def test_a_run_is_its_promoted_checkpoint(made: tuple[Store, RunLayout]) -> None:
@@ -27,7 +28,7 @@ def test_iterations_and_keys(made: tuple[Store, RunLayout]) -> None:
     third = Artifact.at(store, layout.iteration(3, "checkpoint")).ref
     assert find_checkpoint("made@3", store) == third
     assert find_checkpoint("runs/made/iterations/0003/checkpoint", store) == third
-    assert find_checkpoint("made@0", store) == Artifact.at(store, layout.sft(1, "checkpoint")).ref
+    assert find_checkpoint("made@0", store) == Artifact.at(store, warm_start_key("made")).ref
 
 
 def test_a_name_that_is_published_wins_over_a_folder_of_that_name(
@@ -98,6 +99,8 @@ def test_a_run_keeps_the_checkpoint_that_its_name_meant_when_it_began(made: tupl
     begun = with_fixed_names(named, store, None)
     assert begun == StoredModel(name=promoted.key)
     assert with_fixed_names(named, store, {"source": "checkpoint", "name": first}) == StoredModel(name=first)
+    shared = warm_start_key("made")  # promoted until an iteration is better
+    assert with_fixed_names(named, store, {"source": "checkpoint", "name": shared}) == StoredModel(name=shared)
     for other in ("made", "runs/other/iterations/0001/checkpoint"):  # frozen by hand, or of another recipe
         assert with_fixed_names(named, store, {"source": "checkpoint", "name": other}) == named
     for name in ("made@1", first):
@@ -106,3 +109,14 @@ def test_a_run_keeps_the_checkpoint_that_its_name_meant_when_it_began(made: tupl
     assert with_fixed_names(merged, store, None) == MergedModel(models=("made@1",), base=promoted.key)
     frozen = {"source": "merged", "models": ["made@1"], "base": first}
     assert with_fixed_names(merged, store, frozen) == MergedModel(models=("made@1",), base=first)
+
+
+def test_a_run_that_still_promotes_its_shared_warm_start_is_named_by_that(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    make_run(store, iterations=0)
+    shared = warm_start_key("made")
+    promoted = find_checkpoint("made", store)
+    assert isinstance(promoted, Ref) and promoted.key == shared
+    assert with_fixed_names(StoredModel(name="made"), store, None) == StoredModel(name=shared)
+    with pytest.raises(BadInputError, match=f"'made', whose promoted checkpoint may change; .*; write {shared}"):
+        find_fixed("made", "teach.teacher", store)

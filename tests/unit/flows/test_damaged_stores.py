@@ -13,7 +13,7 @@ from artifacts.layout import RunLayout
 from artifacts.store.store import Store
 from flows.cli.app import run_command
 from flows.lookup.history import last_iteration, overview, read_run
-from tests.support.made_run import make_run
+from tests.support.made_run import make_run, warm_start_key
 from tests.support.tiers import long_except
 
 DAMAGE = {
@@ -166,13 +166,14 @@ def test_prune_leaves_links_and_what_is_behind_them(folder: Path, run: Run, tmp_
 
 
 def test_a_damaged_ancestor_is_shown_as_such(folder: Path, run: Run) -> None:
-    (folder / "runs/made/sft/0001/checkpoint/manifest.json").write_bytes(b"{")
+    first = warm_start_key("made")
+    (folder / first / "manifest.json").write_bytes(b"{")
     report = "runs/made/iterations/0000/report"
-    out = _one_line(run("lineage", report), "runs/made/sft/0001/checkpoint")
+    out = _one_line(run("lineage", report), first)
     assert "[damaged]" in out and "puzzles: puzzles/set-" in out
-    document = json.loads(_one_line(run("lineage", report, "--json"), "sft/0001"))
+    document = json.loads(_one_line(run("lineage", report, "--json"), first))
     assert {item["key"].split("/")[0]: item["state"] for item in document["ancestors"]} == {
-        "runs": "damaged", "puzzles": "kept",
+        "models": "damaged", "puzzles": "kept",
     }  # fmt: skip
 
 

@@ -269,6 +269,13 @@ def test_the_model_card_is_one_that_hugging_face_reads(tmp_path: Path) -> None:
     assert "before GRPO" in text and "logic puzzles" in text
 
 
+def test_the_model_card_of_a_warm_start_which_runs_share_names_the_run_that_promoted_it(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path / "store"))
+    pointer = json.loads(store.read_bytes(make_run(store, iterations=0).promoted))
+    assert pointer["checkpoint"]["key"].startswith("models/")
+    assert "\n# made, before GRPO\n" in store.read_bytes(pointer["model_card"]).decode()
+
+
 def test_the_pointer_is_read_as_it_was_written_and_one_without_a_field_is_refused(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path))
     ref = {"kind": "Checkpoint", "key": "runs/r/iterations/0001/checkpoint", "digest": "0" * 64}

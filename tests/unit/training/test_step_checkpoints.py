@@ -7,6 +7,7 @@ import pytest
 
 from artifacts.errors import TransientError
 from artifacts.refs import Batch, Ref
+from stages.training.checkpointing.kept_steps import KeptSteps
 from stages.training.launch import Weights
 from tests.support.finetuning_machine import CONFIGS, HARDWARE, STEPS, Machine
 
@@ -29,7 +30,7 @@ def start(machines: list[Machine], tmp_path: Path) -> tuple[Weights, Ref[Batch]]
 
 @pytest.mark.parametrize(
     ("machines", "place"),
-    [(("folder", 1), "loss"), pytest.param(("memory", 2), "token_reward", marks=pytest.mark.long)],
+    [(("folder", 1), "loss"), pytest.param(("memory", 2), "token_reward", marks=pytest.mark.release)],
     indirect=["machines"],
 )
 def test_another_machine_goes_on_where_one_was_killed(
@@ -82,3 +83,30 @@ def test_a_damaged_step_checkpoint_is_left_out(machines: list[Machine], start: t
     assert any("a step checkpoint is ignored" in line for line in second.log)
     first.kill_at = 0
     assert resumed.checkpoint.digest == first.finetune("undisturbed", *start).checkpoint.digest
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("machines", [("folder", 1)], indirect=True)
+def test_a_step_checkpoint_that_another_run_removes_meanwhile_is_tried_again(
+    machines: list[Machine], start: tuple[Weights, Ref[Batch]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs train one warm start: the one that is ahead removes the step checkpoint that the other begins with."""
+    first, second = machines
+    first.kill_at = 5
+    with pytest.raises(TransientError):
+        first.finetune("shared", *start)
+    latest = KeptSteps.latest
+
+    def removed_after_it_was_found(kept: KeptSteps) -> Path | None:
+        found = latest(kept)
+        for key in second.kept("shared"):
+            second.store.delete(key)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KeptSteps, "latest", removed_after_it_was_found)
+        with pytest.raises(TransientError, match="removed by another run, which trains the same"):
+            second.finetune("shared", *start)
+    second.done = []
+    assert second.finetune("shared", *start).state is not None
+    assert second.done == list(range(1, STEPS + 1))
