@@ -330,7 +330,7 @@ def test_the_command_refuses_in_one_line_and_prints_figures_without_its_key(
     assert key not in refused.stderr
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_checkpoint_answers_directly_as_it_does_behind_its_api(
     api: Api, place: Place, commands: Installation
 ) -> None:

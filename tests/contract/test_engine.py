@@ -313,8 +313,13 @@ def test_a_core_does_not_outlive_guard_and_server_killed_together(engine: Engine
     assert gone(leader)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("architecture", FAMILIES)
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        pytest.param(name, marks=pytest.mark.long if name in ("qwen3-moe", "gemma3") else pytest.mark.release)
+        for name in FAMILIES
+    ],
+)
 def test_a_model_of_another_shape_takes_a_new_start_and_its_trained_weights_a_reload(
     engine: Engine, tmp_path: Path, architecture: str
 ) -> None:

@@ -128,7 +128,7 @@ def exported(store: Path, *arguments: str, hub: PushedHub, token: str | None) ->
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_checkpoint_is_pushed_with_the_users_token(tmp_path: Path) -> None:
     """A private repository with all files; without a token, or with a wrong one, one line and nothing pushed."""
     store = Store.open(str(tmp_path / "store"))

@@ -39,13 +39,13 @@ PAGES = ("iterations", "seconds", "pretrain", "rate-start", "value")
 
 @dataclass(frozen=True)
 class Story:
-    """A run that stored rollouts, and a finished run with a critic that was killed in three stages.
+    """A run that stored rollouts, and a finished run with a critic that was killed in two stages.
 
     Attributes:
         folder: Folder of the commands; the store is in `store`.
         prefect: Address of Prefect's API.
         summary: The document that the finished command printed.
-        pretrained, valued: Metrics of the steps that were stored when `pretrain` and `value` were killed.
+        pretrained: Metrics of the steps that were stored when `pretrain` was killed.
         shards: Rated groups that were stored when `rate` was killed.
     """
 
@@ -53,7 +53,6 @@ class Story:
     prefect: str
     summary: dict[str, Any]
     pretrained: list[dict[str, Any]]
-    valued: list[dict[str, Any]]
     shards: dict[Path, bytes]
 
     @property
@@ -73,29 +72,24 @@ def story(tmp_path_factory: pytest.TempPathFactory, prefect_api_url: str) -> Sto
     TrainCommand(folder, "first", prefect_api_url, FIRST).finish()
     second = TrainCommand(folder, "second", prefect_api_url, CRITIC, EACH_STEP)
 
-    def killed_while_it_trains(key: str) -> list[dict[str, Any]]:
-        trained = second.store / key
-        second.kill_when(lambda: any(trained.glob(f"progress-*/step-*/{MANIFEST_NAME}")))
-        assert not (trained / MANIFEST_NAME).exists(), "it was over before"
-        newest = max(trained.glob(f"progress-*/step-*/{MANIFEST_NAME}")).parent
-        return json.loads(next(newest.glob("*/steps.json")).read_text())
-
-    pretrained = killed_while_it_trains(FIRST_CRITIC)
+    trained = second.store / FIRST_CRITIC
+    second.kill_when(lambda: any(trained.glob(f"progress-*/step-*/{MANIFEST_NAME}")))
+    assert not (trained / MANIFEST_NAME).exists(), "it was over before"
+    newest = max(trained.glob(f"progress-*/step-*/{MANIFEST_NAME}")).parent
+    pretrained = json.loads(next(newest.glob("*/steps.json")).read_text())
     rated = second.store / SECOND.pass_rates
     second.kill_when(lambda: any(rated.glob("progress-*/*.parquet")))
     assert not (rated / MANIFEST_NAME).exists(), "it was over before"
     shards = {path: path.read_bytes() for path in rated.glob("progress-*/*.parquet")}
-    valued = killed_while_it_trains(SECOND.iteration(1, "critic"))
-    return Story(folder, prefect_api_url, second.finish(), pretrained, valued, shards)
+    return Story(folder, prefect_api_url, second.finish(), pretrained, shards)
 
 
 def test_each_killed_stage_continues_from_what_it_had_stored(story: Story) -> None:
     assert verify(story.store).damaged == []
-    for key, before in ((FIRST_CRITIC, story.pretrained), (SECOND.iteration(1, "critic"), story.valued)):
-        steps = story.manifest(key).facts["steps"]
-        assert len(steps) == STEPS
-        assert 0 < len(before) < STEPS
-        assert steps[: len(before)] == before, "the seconds of a step show that it was not repeated"
+    steps, before = story.manifest(FIRST_CRITIC).facts["steps"], story.pretrained
+    assert len(steps) == STEPS
+    assert 0 < len(before) < STEPS
+    assert steps[: len(before)] == before, "the seconds of a step show that it was not repeated"
     assert story.shards
     assert {path: path.read_bytes() for path in story.shards} == story.shards
     folder = next(iter(story.shards)).parent
@@ -157,8 +151,7 @@ def test_show_the_report_and_prefect_have_its_figures(story: Story, capsys: pyte
     row = json.loads(newest["iterations"][-1]["data"])[1]
     assert row["EV"] == pytest.approx(facts["explained_variance/all"], abs=1e-3)
     assert json.loads(newest["seconds"][-1]["data"])[1]["value"] > 0
-    expected = {(name, state) for name in ("pretrain", "rate") for state in ("Completed", "Cached")}
-    expected.add(("value-0001", "Completed"))
+    expected = {(name, "Completed") for name in ("pretrain", "rate", "value-0001")} | {("pretrain", "Cached")}
     tasks = {"task_runs": {"name": {"any_": sorted({name for name, _ in expected})}}}
 
     def states() -> set[tuple[str, str]]:

@@ -12,7 +12,7 @@ from flows.orchestration.gpu_lease import LEASE_S
 from tests.support.deployed_story import ZOMBIE_AFTER_S, tiny
 from tests.support.installed import ONE_ENGINE, Installation
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.release
 
 
 @pytest.fixture(scope="module")

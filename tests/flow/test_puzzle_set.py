@@ -27,7 +27,6 @@ SET = PrepareConfig(puzzle=TIERS["small"], train=32, val=4, test=4, seed=2)
 SIZES = ("--count", "32", "--val", "4", "--test", "4")
 LIMIT_S = 400
 
-pytestmark = pytest.mark.long
 MARK = "DEERSTALKER_TEST_STORE"
 
 
@@ -65,6 +64,7 @@ def killed(out: Path, store: Path, prefect_api_url: str, *sizes: str) -> dict[st
     return drawn(store)
 
 
+@pytest.mark.long
 def test_a_killed_command_is_continued_and_ends_the_same(tmp_path: Path, prefect_api_url: str) -> None:
     """`tests/unit/stages/test_prepare.py` interrupts the stage."""
     store = tmp_path / "store"
@@ -88,6 +88,7 @@ def test_a_killed_command_is_continued_and_ends_the_same(tmp_path: Path, prefect
     assert len(train) == 32
 
 
+@pytest.mark.release
 def test_a_file_that_was_killed_on_the_way_goes_on_too(tmp_path: Path, prefect_api_url: str) -> None:
     path, folder = tmp_path / "made.json", tmp_path / ".made.json.drawn"
     before = killed(path, folder, prefect_api_url, "--count", "64")

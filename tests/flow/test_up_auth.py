@@ -72,7 +72,7 @@ def test_a_completed_run_is_retried_with_it(locked: Installation, deployed: str)
     assert locked.tasks(deployed, 2) == {"prepare": "Cached"}
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_run_is_retried_while_its_last_process_still_exits(locked: Installation) -> None:
     """Without `one_process_per_flow_run`, the exit of the first process makes the second one crash."""
     locked.wait(lambda: not locked.flow_processes())  # the last test's process
@@ -199,7 +199,7 @@ def test_down_ends_it_and_the_next_one_has_the_same_string(tmp_path: Path) -> No
         installed.down()
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_server_that_died_comes_back_with_its_string(tmp_path: Path) -> None:
     installed = Installation(tmp_path)
     installed.up("--port", "0", "--auth", "--no-worker")
@@ -222,7 +222,7 @@ def test_other_machines_reach_no_server_without_a_password(
     assert not list(tmp_path.rglob("up.json")), "nothing was started"
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_the_password_of_a_server_elsewhere_is_neither_shown_nor_readable(tmp_path: Path) -> None:
     installed = Installation(tmp_path / "here")
     installed.folder.mkdir()

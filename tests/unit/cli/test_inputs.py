@@ -19,7 +19,7 @@ from tests.support.bad_inputs.trial import Case
 from tests.support.bad_inputs.worker import MEMORY_BYTES, tried
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [60, pytest.param(200, marks=pytest.mark.release)])
 def test_no_bad_input_breaks_the_rule(count: int) -> None:
     command = [sys.executable, "-m", "tests.faults.inputs", "--count", str(count), "--seed", "1", "--json"]
     done = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False)

@@ -112,7 +112,7 @@ def test_data_system_prompt_parser_and_functions_are_the_environments_own(site: 
         items(size=5)
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_an_environment_of_several_turns_replies_until_it_stops(site: Path) -> None:
     first = items(kind="several")[0]
     known, answer = environment.get(first.environment), first.solution["answer"]

@@ -81,9 +81,13 @@ def test_saving_by_hand() -> None:
     assert saving_memory(large, four, averaged=False)[1] == 4 << 30
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
-    ("processes", "checkpointed", "group", "completions"), [(1, False, 1, 7), (8, True, 1, 7), (8, False, 4, 3)]
+    ("processes", "checkpointed", "group", "completions"),
+    [
+        pytest.param(1, False, 1, 7, marks=pytest.mark.long),
+        pytest.param(8, True, 1, 7, marks=pytest.mark.release),
+        pytest.param(8, False, 4, 3, marks=pytest.mark.release),
+    ],
 )
 def test_the_trainer_agrees(tmp_path: Path, processes: int, checkpointed: bool, group: int, completions: int) -> None:
     from stages.training.job import OptimizerConfig

@@ -45,7 +45,7 @@ def on(host: Host, words: list[str], boot_id: Path) -> list[str]:
     return host.command(["unshare", "--mount", "sh", "-c", script, str(boot_id), *words])
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_trainer_of_two_nodes_goes_on_after_a_process_of_the_second_was_killed(
     tmp_path: Path, pair: list[Host] | None
 ) -> None:

@@ -69,7 +69,7 @@ def _tear_a_later_one(machine: Machine, manifest: str) -> None:
     machine.store.write_bytes(f"{folder}/step-000012/attempt-0/steps.json", b"[]")
 
 
-@pytest.mark.long
+@pytest.mark.release
 @pytest.mark.parametrize("machines", [("folder", 2)], indirect=True)
 def test_a_damaged_step_checkpoint_is_left_out(machines: list[Machine], start: tuple[Weights, Ref[Batch]]) -> None:
     first, second = machines
@@ -85,7 +85,7 @@ def test_a_damaged_step_checkpoint_is_left_out(machines: list[Machine], start: t
     assert resumed.checkpoint.digest == first.finetune("undisturbed", *start).checkpoint.digest
 
 
-@pytest.mark.long
+@pytest.mark.release
 @pytest.mark.parametrize("machines", [("folder", 1)], indirect=True)
 def test_a_step_checkpoint_that_another_run_removes_meanwhile_is_tried_again(
     machines: list[Machine], start: tuple[Weights, Ref[Batch]], monkeypatch: pytest.MonkeyPatch
