@@ -108,22 +108,13 @@ def learn_phrases(texts: Iterable[str], names: Collection[str] = (), *, whole_li
     spread = Counter(line for document in documents for line in set(document))
     percent = _COMMON_LINE_PERCENT if names else _SHARED_LINE_PERCENT
     shared = {line for line, count in spread.items() if count * 100 >= percent * len(documents)}
-    blocks: list[list[str]] = []
-    for document in documents:
-        block: list[str] = []
-        for line in document:
-            if line in shared:
-                block.append(line)
-            elif block:
-                blocks.append(block)
-                block = []
-        if block:
-            blocks.append(block)
+    blocks, after = _shared_blocks(documents, shared)
     other_lines = {line: spread[line] for line in sorted(spread) if line not in shared}
     joined_blocks = _join_neighbours(blocks, [1] * len(blocks), both_ways=True)
     if whole_lines:
         shared_phrases = {phrase for sequence in joined_blocks for phrase in sequence}
-        return sorted(shared_phrases | {f"{phrase}\n" for phrase in shared_phrases} | _own_lines(documents, shared))
+        with_newline = {f"{phrase}\n" for phrase in shared_phrases - _before_other_lines(joined_blocks, after)}
+        return sorted(shared_phrases | with_newline | _own_lines(documents, shared))
     if names:
         rarest = max(_RAREST_PAIR, len(documents) * _RAREST_JOIN_PERCENT // 100)
         joined_words = _join_between_names(other_lines, names, rarest)
@@ -133,11 +124,39 @@ def learn_phrases(texts: Iterable[str], names: Collection[str] = (), *, whole_li
     return sorted({phrase for sequence in (*joined_blocks, *joined_words) for phrase in sequence})
 
 
+def _shared_blocks(documents: Iterable[Sequence[str]], shared: Collection[str]) -> tuple[list[list[str]], list[str]]:
+    """Returns the stretches of shared lines, and the line after each; an empty one at the end of a text."""
+    blocks: list[list[str]] = []
+    after: list[str] = []
+    for document in documents:
+        parts = [list(lines) for _, lines in itertools.groupby(document, shared.__contains__)]
+        for part, following in zip(parts, [*parts, [""]][1:], strict=True):
+            if part[0] in shared:
+                blocks.append(part)
+                after.append(following[0])
+    return blocks, after
+
+
+def _before_other_lines(blocks: Sequence[Sequence[str]], after: Sequence[str]) -> set[str]:
+    """Returns the phrases that a shared phrase or a line without a blank line before it may follow.
+
+    They do not take the newline of a blank line (see `_own_lines`): what follows would then be spelled in bytes.
+
+    Args:
+        blocks: Phrases of each stretch of shared lines.
+        after: The line after each; an empty one at the end of a text.
+    """
+    inside = {phrase for block in blocks for phrase in block[:-1]}
+    return inside | {
+        block[-1] for block, line in zip(blocks, after, strict=True) if line and not line.startswith("\n\n")
+    }
+
+
 def _own_lines(documents: Iterable[Sequence[str]], shared: Collection[str]) -> set[str]:
     """Returns the lines that are not shared.
 
-    A blank line after a shared line belongs to that line, so that the first item of a list is the same phrase as it is
-    further down.
+    A newline of the blank line after a shared line belongs to that line, so that the first item of a list is the same
+    phrase as it is further down.
     """
     pairs = {pair for document in documents for pair in pairwise(["", *document])}
     return {line.replace("\n\n", "\n", 1) if before in shared else line for before, line in pairs if line not in shared}

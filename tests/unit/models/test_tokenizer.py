@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.config.recipes import load_recipe
-from stages.environments.generate import TIERS, PuzzleConfig, generate
+from stages.environments.generate import TIERS, PuzzleConfig, generate, generate_nth
 from stages.environments.logic_puzzles.answers import write_answer
 from stages.environments.puzzle import Style
 from stages.environments.tables import names_of, to_table
@@ -153,6 +153,24 @@ def test_with_whole_lines_every_clue_step_and_answer_is_one_token() -> None:
         assert tokenizer.decode(written.ids) == prompt
         assert len(written.ids) == clues + 2  # what stands before all clues and after them
         assert {token[:3] for token in written.tokens[1:-1]} == {"\n- "}  # the first clue is no other token
+
+
+def test_with_whole_lines_the_prompts_of_several_boards_have_no_byte() -> None:
+    """No board's text is a block that all prompts share: each of their lines follows others on another board."""
+    boards = [
+        PuzzleConfig(
+            suspects=(suspects, suspects), weapons=(2, 2), rooms=(rooms, rooms), connectives=False, referents=False,
+            fixed_cast=True, fixed_rooms=True, questions="placements",
+        )
+        for suspects, rooms in ((3, 3), (4, 3), (4, 4))
+    ]  # fmt: skip
+    table = to_table([generate_nth(board, 1, number) for number in range(40) for board in boards])
+    tokenizer = build_tokenizer(
+        [*table["prompt"], *taught_texts(table, "bare")], 4096, names_of(table), whole_lines=True
+    )
+    tokens = [tokenizer.encode(prompt).tokens for prompt in table["prompt"]]
+    assert max(map(len, tokens)) < 30
+    assert all(len(token) > 1 for prompt in tokens for token in prompt)
 
 
 @given(st.lists(st.text(min_size=1, max_size=30), min_size=1, max_size=8))
