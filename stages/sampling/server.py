@@ -22,6 +22,7 @@ The rest of this file works around vLLM 0.32 on CPUs. Each goes with the version
 * Seeds: a prompt that does not fit into one step is read in several, and each samples a token that is thrown away. vLLM
   then winds the request's random generator back, which generators of CPUs refuse, so its core dies. Here the state of
   the generator is kept over such a step. Test: `tests/contract/test_turns.py`, whose steps are short.
+* Norms and blocks of the cache: see `replicas/cpu_kernels.py`.
 * AMX: vLLM's bf16 attention uses it without a request to the kernel, which ends the process by SIGILL.
 """
 
@@ -164,6 +165,9 @@ if __name__ == "__main__":
         gc.set_threshold(200_000, 50, 100)
         fork_instead_of_spawn()
         import_once(int(os.environ[THREADS_VARIABLE]))
+        from stages.sampling.replicas.cpu_kernels import faster_arguments
+
+        sys.argv[1:1] = faster_arguments()  # before the owner's arguments, which win
     gc.freeze()
     gc.enable()
     os.environ[COUNTS_VARIABLE] = make_shared_memory()

@@ -3,12 +3,12 @@
 Each case has one model, one set of prompts and one set of sampling parameters (temperature 1, the sampled token's
 log-probability):
 
-* **quickstart**: the recipe's own model, untrained, puzzles and stage: 128 puzzles x 16 samples x 12 tokens.
+* **answers_only**: the recipe's own model, untrained, puzzles and stage: 128 puzzles x 16 samples x 12 tokens.
 * **long prompts**: SmolLM2-135M, 4 prompts of 1,300 tokens x 16 samples x 64 tokens.
 * **long answers**: SmolLM2-135M, 32 prompts of 300 tokens x 16 samples x 200 tokens.
 
 There are three sides. `stage` is the real `stages.sample.sample` on a folder store with one engine (`engine.replicas =
-1`). `auto` is the same with `engine.replicas = auto` (quickstart only). `raw` is `vllm.LLM.generate` in a child process
+1`). `auto` is the same with `engine.replicas = auto`. `raw` is `vllm.LLM.generate` in a child process
 with the arguments and the environment that the stage gives its engine, and as many OpenMP threads.
 
 The time of `stage` and `auto` is the whole call: reading puzzles and tokenising them, requests, decoding, storing

@@ -30,7 +30,7 @@ from stages.prepare import prepare
 from stages.sample import SampleConfig, sample
 from stages.sampling.client import Prompt, request_body
 from stages.sampling.config import SamplingConfig
-from stages.sampling.replicas.process import engine_arguments, engine_environment
+from stages.sampling.replicas.process import engine_arguments, engine_environment, forks
 from stages.sampling.replicas.threads import THREADS_VARIABLE, cpu_threads
 from tests.support.raw_vllm import RAW_PARAMETERS
 
@@ -109,8 +109,9 @@ class Bench:
         return StageContext(self.store, scratch, profile, lambda *_: None, logging.getLogger("sampling"))
 
     def engine_arguments(self) -> list[str]:
-        """Arguments of the stage's one engine."""
-        return engine_arguments(self.profile.engine, self.model, self.folder / "unused.sock")
+        """Arguments of the stage's one engine, and the smallest blocks that vLLM's cache accepts on a CPU."""
+        arguments = engine_arguments(self.profile.engine, self.model, self.folder / "unused.sock")
+        return [*arguments, "--block-size=32"] if forks(self.profile.engine) else arguments
 
     def prompts(self, call: int) -> list[list[int]]:
         """Token ids of a turn's prompts, which the stage takes in this order too."""

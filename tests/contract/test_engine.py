@@ -128,6 +128,7 @@ def test_groups_come_whole_with_logprobs_of_the_distribution_sampled_from(
     engine: Engine, models: dict[str, Path]
 ) -> None:
     engine.ensure(models["a"], "digest-a")
+    assert "rms_norm=['cpu_kernel', 'native']" in engine.log_path.read_text()
     groups: dict[str, GroupSamples] = {}
     config = SamplingConfig(samples_per_prompt=5, max_tokens=12)
     engine.sample_groups(prompts(20), config, lambda group: groups.update({group.prompt_id: group}))

@@ -63,7 +63,7 @@ class Commands:
         return {path: path.read_bytes() for path in self.store.rglob(MANIFEST_NAME)}
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_run_that_is_killed_while_it_samples_ahead_loses_nothing(tmp_path: Path, prefect_api_url: str) -> None:
     commands = Commands(tmp_path, prefect_api_url)
     process = commands.start("both")

@@ -19,7 +19,7 @@ from tests.support.tiny_runs import PHASES
 from tests.support.train_command import TrainCommand
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_run_that_is_killed_in_its_second_phase_goes_on(tmp_path: Path, prefect_api_url: str) -> None:
     layout = RunLayout("staged")
     command = TrainCommand(tmp_path, "staged", prefect_api_url, PHASES)

@@ -48,7 +48,7 @@ def test_too_few_puzzles_after_dropping_are_refused_too(place: Installation) -> 
     assert not (place.store / "runs").exists()
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_long_prompt_is_dropped_counted_and_shown(place: Installation) -> None:
     place.deerstalker(*train(place, "puzzles.overlong=drop"))
     (manifest,) = place.store.glob("puzzles/shorter-*/manifest.json")

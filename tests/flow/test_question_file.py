@@ -14,7 +14,7 @@ from tests.support.installed import ONE_ENGINE, Installation
 QUESTIONS = Path(__file__).parents[1] / "support" / "questions.toml"
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_run_on_questions_from_a_file(tmp_path: Path, prefect_api_url: str) -> None:
     rows = [{"question": f"How many are {a} and {b}?", "answer": a + b} for a in range(8) for b in range(8)]
     file = tmp_path / "questions.jsonl"

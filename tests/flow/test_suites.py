@@ -25,7 +25,7 @@ parts = [{ puzzle = { fixed_cast = true } }, { puzzle = { environment = "zebra",
 TASKS = ["temporal_clue", "zebra"]
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_run_on_a_mixture_is_measured_on_a_suite(tmp_path: Path, prefect_api_url: str) -> None:
     suite = tmp_path / "pair.toml"
     suite.write_text(SUITE)

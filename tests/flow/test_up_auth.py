@@ -117,7 +117,7 @@ def test_typos_are_refused_by_the_server(locked: Installation, request_: dict[st
     assert words in refused.value.response.text
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_puzzles_in_the_making_are_cancelled_soon(locked: Installation) -> None:
     idle = set(locked.processes())
     run = locked.create_run("prepare/puzzles", {**REQUEST, "puzzles": {"train": 20000, "seed": 7}})
@@ -128,7 +128,7 @@ def test_puzzles_in_the_making_are_cancelled_soon(locked: Installation) -> None:
     locked.wait_for(run, "Cancelled")
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_commands_find_it_from_anywhere(locked: Installation, tmp_path: Path) -> None:
     command = ["puzzles", "make", "--size", "reduced", "--count", "3", "--out", str(locked.store), "--json"]
     known = len(locked.api("POST", "/flow_runs/filter", {}))
@@ -151,14 +151,14 @@ def test_commands_find_it_from_anywhere(locked: Installation, tmp_path: Path) ->
     assert line["status"] == "ok" and locked.record["url"] in line["found"]
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_up_again_changes_nothing_and_keeps_the_string(locked: Installation) -> None:
     record, secret = locked.record, _secret(locked)
     assert locked.up("--auth") == record
     assert _secret(locked) == secret
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_up_again_without_auth_keeps_the_string_too(locked: Installation) -> None:
     record, secret = locked.record, _secret(locked)
     assert locked.up() == record

@@ -92,13 +92,7 @@ def engine_arguments(
         arguments += ["--lora-target-modules", *hardware.adapter_projections]
     if forks(hardware):
         # vLLM keeps an executor that is given by its full name; for the name "uni" it would start another process.
-        # With blocks of 128 tokens, the default on a CPU, the samples of a short prompt would share little of it.
-        arguments += [
-            "--block-size",
-            "32",
-            "--distributed-executor-backend",
-            "vllm.v1.executor.uniproc_executor.UniProcExecutor",
-        ]
+        arguments += ["--distributed-executor-backend", "vllm.v1.executor.uniproc_executor.UniProcExecutor"]
     return [*arguments, *hardware.extra_arguments, "--no-trust-remote-code"]
 
 

@@ -52,7 +52,7 @@ def _harmful(ground: Ground) -> Iterator[Case]:
     yield Case("harmful", ("recipes", "show", "nothing"))
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_case_without_an_end_is_ended_and_the_others_are_tried(tmp_path: Path) -> None:
     outcomes = [one.outcome for one in tried(_harmful, 5, tmp_path, wall_limit_s=30.0)]
     rules = [(), ("the process died",), (), ("no end",), ()]

@@ -96,8 +96,8 @@ def compiled_as_on_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("model", "recomputed"),
     [
-        ("qwen2", False), ("qwen2", True), pytest.param("gemma3", False, marks=pytest.mark.long),
-        pytest.param("qwen3-moe", True, marks=pytest.mark.long),
+        ("qwen2", False), ("qwen2", True), pytest.param("gemma3", False, marks=pytest.mark.release),
+        pytest.param("qwen3-moe", True, marks=pytest.mark.release),
     ],
 )  # fmt: skip
 def test_a_compiled_job_trains_as_an_eager_one(

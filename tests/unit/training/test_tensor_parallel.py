@@ -141,7 +141,7 @@ def test_a_state_of_tensor_parallelism_continues_in_any_layout(folder: Path, oth
     assert_same(trained(folder / f"{other}-after-tensor"), trained(folder / "one" / "continued"))
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_four_processes_that_divide_layers_and_rows_equal_one(folder: Path) -> None:
     groups = {"both": (hardware("both"), jobs(folder, "both")), **continued(folder, "both")}
     run_groups(folder / "queues", groups)
