@@ -1,4 +1,4 @@
-"""Names of the losses, aggregations, divergences and corrections. This module imports no torch, so settings can use it.
+"""Names of the losses, aggregations, KL estimators and corrections, without an import of torch, for settings.
 
 The function that has a case for each name describes them.
 """

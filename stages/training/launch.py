@@ -143,7 +143,7 @@ class _Launch:
 
     def train(self, weights: Weights, batch_file: Path, settings: JobSettings) -> tuple[TrainJob, TrainResult]:
         """Runs the job, and stores its files except those of the optimizer state."""
-        ctx, run = self._ctx, uuid.uuid4().hex[:8]
+        ctx, unique = self._ctx, uuid.uuid4().hex[:8]
         with self._kept, ExitStack() as folders:
 
             def folder(attempt: Attempt[Any] | None) -> Path | None:
@@ -163,14 +163,14 @@ class _Launch:
                 out_checkpoint_dir=folders.enter_context(ctx.folder(self._checkpoint)),
                 out_state_dir=self._saving.folder if self._saving else None,
                 out_reference_dir=folder(self._reference),
-                out_values_file=ctx.scratch / f"values-{run}.safetensors" if self._target.publish_values else None,
+                out_values_file=ctx.scratch / f"values-{unique}.safetensors" if self._target.publish_values else None,
             )
             job = TrainJob(
                 settings=settings,
                 paths=paths,
                 hardware=ctx.profile.trainer.on_this_machine(read_shape(checkpoint_dir).embed_dim),
                 warm=warm,
-                events_file=ctx.scratch / f"events-{run}.jsonl",
+                events_file=ctx.scratch / f"events-{unique}.jsonl",
             )
             try:
                 return job, self._worker_group.run(job, self._on_event)

@@ -84,8 +84,8 @@ class PolicyObjective(Objective):
             sums["router"] = router = (outputs.router * micro.shares.mean).sum()
             if config.router_aux_loss_coef:
                 total = total + config.router_aux_loss_coef * router
-        of_tokens = figures(token, entropies, gap)
-        return StepLoss(total, {**sums, **of_tokens.sums}, of_tokens.maxima)
+        more, maxima = token_sums(token, entropies, gap)
+        return StepLoss(total, {**sums, **more}, maxima)
 
     def _old(self, logprobs: Tensor, sampler: Tensor, micro: MicroBatch) -> tuple[Tensor, Tensor | None]:
         """Returns two [C] tensors: the old log-probabilities of the ratio, and the gap trainer - sampler.
@@ -159,8 +159,10 @@ class PolicyObjective(Objective):
         return metrics.model_copy(update=gap_metrics(sums, maxima))
 
 
-def figures(token: TokenLoss, entropies: Tensor, gap: Tensor | None) -> StepLoss:
-    """Returns the sums and maxima of a micro-batch, without its loss.
+def token_sums(
+    token: TokenLoss, entropies: Tensor, gap: Tensor | None
+) -> tuple[dict[str, Tensor | int], dict[str, Tensor]]:
+    """Returns the sums, and the values whose maxima are metrics, of the tokens of a micro-batch.
 
     Args:
         token: Ratios of its tokens.
@@ -183,7 +185,7 @@ def figures(token: TokenLoss, entropies: Tensor, gap: Tensor | None) -> StepLoss
             "sampler_ratio_squared": importance.square().sum(),
         }
         maxima |= {"gap": gap.abs(), "sampler_ratio": importance}
-    return StepLoss(token.loss, sums, maxima)
+    return sums, maxima
 
 
 def gap_metrics(sums: Mapping[str, float], maxima: Mapping[str, float]) -> dict[str, float]:

@@ -20,7 +20,8 @@ from stages.models.shape import read_shape
 from stages.training.job import LossConfig, OptimizerConfig
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.model.placement import load_reference
-from stages.training.objectives.policy import figures, gap_metrics
+from stages.training.objectives.objective import StepLoss
+from stages.training.objectives.policy import gap_metrics, token_sums
 from stages.training.results import StepMetrics
 from stages.training.step_sums import StepSums
 from stages.training.trainer_batch import TrainerBatch, micro_batches
@@ -304,8 +305,9 @@ def test_the_sampler_gap_by_hand() -> None:
     gap = torch.log(torch.tensor([2.0, 1.0, 1.0, 1.0]))
     for part in (slice(0, 1), slice(1, 4)):
         token = TokenLoss(zeros[part], zeros[part], marks[part], marks[part])
-        sums.add(figures(token, zeros[part], gap[part]), counted=True, tokens=9)
-        sums.add(figures(token, zeros[part], gap[part]), counted=False, tokens=9)
+        loss = StepLoss(zeros.sum(), *token_sums(token, zeros[part], gap[part]))
+        sums.add(loss, counted=True, tokens=9)
+        sums.add(loss, counted=False, tokens=9)
     assert sums.reduce(torch.tensor(3.0)) == 3.0
     metrics = gap_metrics(sums.sums, sums.maxima)
     assert metrics["sampler_gap_mean"] == pytest.approx(np.log(2) / 4)
