@@ -34,7 +34,7 @@ REFRESHED_NAME = "refreshed.json"
 
 
 class NotPublishedError(Exception):
-    """Nothing is published at an address that `must_exist`; its key."""
+    """Holds the key of a `must_exist` address without an artifact."""
 
 
 class ArtifactAddress(Generic[K]):

@@ -51,7 +51,7 @@ def _limits(schema: dict[str, Any], largest: float) -> dict[str, float]:
 class Config(BaseModel):
     """Settings that a person writes in a file, with `--set` or in Prefect's form.
 
-    Unknown keys are refused. Numbers, booleans and texts are validated in pydantic's strict mode and are not converted
+    Unknown keys are refused. Numbers, booleans and strings are validated in pydantic's strict mode and not converted
     into one another, except an integer to a float; a list is accepted for a tuple. Infinities and NaN are refused.
     Numbers and strings without their own bound get one of the constants above.
     """

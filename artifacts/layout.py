@@ -42,7 +42,7 @@ def shared_key(folder: Shared, name: str, identity: Identity) -> str:
 
 
 def shared_of_name(keys: Iterable[str], folder: Shared, name: str) -> list[str]:
-    """Returns the keys of the shared artifacts of a name, among the keys of a store's files."""
+    """Returns the keys of the shared artifacts with a name, among a store's keys."""
     artifacts = (artifact for key in keys if (artifact := artifact_of(key)))
     return [key for key in artifacts if re.fullmatch(f"{folder}/{re.escape(name)}-[0-9a-f]+", key)]
 
@@ -212,7 +212,7 @@ class RunLayout:
         return int(number) if inside else None
 
     def part_of(self, key: str) -> tuple[int, str] | None:
-        """Returns iteration and part of an artifact of an iteration; None for other keys."""
+        """Returns the iteration and part of its artifact; None for other keys."""
         number, parts = self.iteration_of(key), key.split("/")
         return (number, parts[4]) if number is not None and len(parts) == 5 else None
 

@@ -82,10 +82,10 @@ class Manifest(Document):
         return datetime.fromisoformat(self.provenance["created_at"])
 
     def refuse_future(self, key: str) -> None:
-        """Refuses an artifact that was made in the future, because a request would be taken for an older one.
+        """Refuses an artifact dated in the future, because a new request would seem older than it.
 
         Raises:
-            BadInputError: The clock of this machine, or of that which made the artifact, is wrong.
+            BadInputError: The clock of this machine, or of the one that made the artifact, is wrong.
         """
         now = datetime.now(UTC)
         if self.made_at > now:

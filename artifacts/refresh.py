@@ -103,7 +103,7 @@ class Refreshes:
         return any(not request.done for request in self.requests)
 
     def at(self, iteration: int | None) -> Refresh | None:
-        """Returns the stages to make again for an iteration; None if there is no request.
+        """Returns the stages to run again for an iteration; None if there is no request.
 
         Args:
             iteration: Number of the iteration; None for the artifacts outside the iterations.
@@ -150,8 +150,8 @@ def record_request(
 def _refuse_impossible(store: Store, layout: RunLayout, request: RefreshRequest) -> None:
     """Refuses a request that could not be carried out.
 
-    Inputs may have been pruned that it does not make again, or an artifact may be of the future, so that it is newer
-    than the request.
+    Inputs that it does not make again may have been pruned, or an artifact may be dated in the future, so that it is
+    newer than the request.
 
     An artifact that depends on a named stage is made again only if its inputs change. After a request for all
     iterations, the first change may be in any of them, so that only artifacts of named stages are sure to be new.

@@ -34,7 +34,7 @@ class PackedBatch:
         sampler_logprobs: float32 [R, T], 0 outside completions and for tokens of a tool.
         advantages: float32 [R, T], 0 outside completions and for tokens of a tool.
         minibatch: int32 [R], the optimizer step of a row, from 0 without gaps.
-        right: uint8 [R, T], 1 for the tokens in the loss of completions whose answers are all right; None if the batch
+        right: uint8 [R, T], 1 for the tokens in the loss of completions that are fully correct; None if the batch
             does not mark them.
     """
 

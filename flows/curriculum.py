@@ -97,7 +97,7 @@ def phase_after(session: Session, start: Position, after: Position, n: int) -> P
 
 
 def pass_rates_after(session: Session, start: Position, n: int) -> Ref[PassRates] | None:
-    """Returns the pass rates after iteration `n`: with its rates if an order or a filter reads those of the run."""
+    """Returns the pass rates after iteration `n`, its own included if an order or filter reads the run's."""
     if not session.recipe.rates_itself:
         return start.pass_rates
     rollouts, grades = _published(session, n, "rollouts", Rollouts), _published(session, n, "grades", Grades)

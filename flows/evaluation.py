@@ -53,7 +53,7 @@ class Evaluation(Document):
         report: Address of the stored report.
         gradings: Totals (see `stages.statistics.totals.totals`) by grader; all grade the same completions.
         tasks: Totals by environment, read by the first grader; empty if the puzzles are of one environment.
-        strategies: Figures of strategies at test time by name (see `ReportFigures.strategies`), read by the config's
+        strategies: Figures of test-time strategies by name (see `ReportFigures.strategies`), read by the config's
             grader; those that the config names, or all if it names none.
         reliability: Figures of k samples, by k (see `ReportFigures.reliability`).
     """

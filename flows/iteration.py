@@ -120,7 +120,7 @@ def first_position(session: Session, puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles
     """Fetches the model, trains it on texts if the recipe requires it, promotes it, and rates the puzzles.
 
     Engine and trainer of a new run start at the same time. Those of a continued run start when they are needed, because
-    its samples may be stored.
+    its rollouts may be stored.
 
     Returns:
         The puzzles, without those whose prompts are overlong if the recipe drops them, and the position of the run.

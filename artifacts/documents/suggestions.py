@@ -32,7 +32,7 @@ def meant_key(model: type[BaseModel], place: Sequence[int | str]) -> str | None:
     """Returns the setting that an unknown key probably means, with its sections: `finetune.loss.clip_high`.
 
     It is the most similar name in the same section, or else the setting of exactly this name with the fewest sections.
-    None if there is neither, or if it is the refused key itself, which only another kind of the section has.
+    None if there is neither, or if it is the refused key itself, which only another variant of the section has.
 
     Args:
         model: The config that refused the key.

@@ -303,7 +303,7 @@ class _Kind(Enum):
 
 
 def _below(root: Path, prefix: str) -> Iterator[tuple[str, _Kind]]:
-    """Yields path from the root and kind of each entry below a prefix, except folders.
+    """Yields the path from the root and the kind of each non-folder below a prefix.
 
     Links are not followed.
     """

@@ -121,7 +121,7 @@ def check_prefix(prefix: str) -> str:
 
 
 def too_large(where: str, size_bytes: int, most_bytes: int) -> IntegrityError:
-    """Returns the error for content that is larger than the largest that is read."""
+    """Returns the error for content that exceeds the largest size that is read."""
     remedy = "it is damaged or foreign; restore it, or delete it and run again"
     return IntegrityError(where, f"{size_bytes:,} bytes", f"at most {most_bytes:,}", remedy)
 

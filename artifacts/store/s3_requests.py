@@ -40,10 +40,10 @@ class S3Options:
         access_key, secret_key, session_token: Credentials.
         region: Name of the region.
         addressing: Place of the bucket in the URL; None for `path` unless the endpoint is AWS's own.
-        connect_timeout_s: Longest time of opening a connection.
+        connect_timeout_s: Longest time to open a connection.
         read_timeout_s: Longest time without data from the endpoint.
         open_retry_for_s: Time after which no new attempt to open a store starts.
-        retry_for_s: Time after which no new attempt of another operation starts.
+        retry_for_s: Time after which no attempt of any other operation starts.
         parallel_transfers: Number of parts and files in flight at a time.
         part_bytes: Size of a part of a large file, at least 5 MiB; each transfer in flight holds one part in memory.
         listing_page_keys: Number of keys in one page of a listing, at most 1,000.
@@ -178,7 +178,7 @@ class S3Requests:
 
         Args:
             prefix: Beginning of the keys.
-            more: Empty for the first page, or what the page before returned.
+            more: Empty for the first page, or what the last page returned.
 
         Returns:
             Key, id of the upload, and its age in seconds by the server's clock, for each; and the arguments of the next
@@ -206,7 +206,7 @@ class S3Requests:
         """Returns the total size of a page of an upload's parts, and its last number if another page follows.
 
         Args:
-            number: Last part number of the page before; 0 for the first page.
+            number: Last part number of the previous page; 0 for the first page.
 
         Raises:
             MissingKeyError: The upload has ended.

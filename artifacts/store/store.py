@@ -173,7 +173,7 @@ class Store:
 
     @doing("store")
     def list(self, prefix: str = "") -> list[str]:
-        """Returns the whole keys at and below a prefix, sorted, without strays and targets of symbolic links.
+        """Returns the full keys at and below a prefix, sorted, without strays and targets of symbolic links.
 
         Args:
             prefix: Whole segments of a key; empty for all keys.
@@ -181,7 +181,7 @@ class Store:
         return [key for key in self._backend.keys(check_prefix(prefix)) if is_key(key)]
 
     def walk(self, prefix: str = "") -> Iterator[str]:
-        """Yields the whole keys below a prefix, like `list` but in any order and each as soon as it is found.
+        """Yields the full keys below a prefix, like `list` but in any order and each as soon as it is found.
 
         Args:
             prefix: Whole segments of a key; empty for all keys.

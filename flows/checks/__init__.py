@@ -2,14 +2,13 @@
 
 | module | refuses |
 |---|---|
-| `learning`, `soundness` | settings of a new run that cannot teach what they promise |
+| `learning`, `soundness` | settings with which a new run cannot learn as intended |
 | `named` | a teacher, a model or an iteration that the store does not have |
-| `columns` | an order or a filter of puzzles that the puzzles do not have, or that leaves too few of them |
+| `columns` | a puzzle order or filter that reads a missing column or leaves too few puzzles |
 | `judge` | a judge whose server refuses the key or lacks the model |
 | `rows` | rows into which the longest prompt with its completion does not fit |
 | `fitting` | a model that does not divide among the GPUs, or does not fit on them |
 | `compared` | candidates and runs of `compare` that cannot be compared |
-| `judge` | a judge whose server refuses the key or lacks the model |
 | `overlap` | a role, or a profile under which sampling and training cannot overlap |
 | `devices` | a profile whose GPUs, drivers, packages or memory this machine lacks |
 

@@ -37,7 +37,7 @@ def refuse_on_this_machine(engine: EngineHardware, trainer: TrainHardware, *, tr
 def refuse_missing_devices(
     engine: EngineHardware | None, trainer: TrainHardware, facts: CudaFacts, *, trains: bool
 ) -> None:
-    """Refuses a profile without the GPUs, the driver or the builds for CUDA that it needs.
+    """Refuses a profile whose GPUs, driver or CUDA builds this machine lacks.
 
     Otherwise the engine would fail at its start, after a minute, and the trainer at its first job.
 
@@ -79,7 +79,7 @@ def refuse_large_cache(
 ) -> None:
     """Refuses a KV cache that is larger than the memory that is free on its device.
 
-    Otherwise the engine would fail at its start, after everything before the first sampling.
+    Otherwise the engine would fail at its start, after all work before sampling.
 
     Args:
         engine: The engine's part of the profile.

@@ -1,4 +1,4 @@
-"""Checks of recipes for new runs: combinations of valid settings that cannot teach what they promise."""
+"""Checks of recipes for new runs: valid settings that together prevent the intended learning."""
 
 from artifacts.errors import BadInputError
 from flows.checks.learning import check_learns
@@ -13,7 +13,7 @@ _CHANGE_PROBABILITIES = ("top_p", "top_k", "min_p", "repetition_penalty", "prese
 
 
 def check_sound(recipe: Recipe) -> None:
-    """Refuses an unsound recipe. Call it for new runs only: a run that began before this check may continue.
+    """Refuses an unsound recipe. Call it for new runs only: a run older than this check may continue.
 
     Raises:
         BadInputError: The recipe cannot learn (see `check_learns`); rows are too short; the loss uses the sampler's

@@ -1,4 +1,4 @@
-"""`deerstalker merge` and `deerstalker export`: what is made of checkpoints."""
+"""`deerstalker merge` and `deerstalker export`: what is made from checkpoints."""
 
 import tempfile
 from pathlib import Path
@@ -168,7 +168,7 @@ def _hub(name: str) -> "HfApi":
     """Returns the hub's client with the user's token, before anything is written.
 
     Raises:
-        BadInputError: The name is no name of a repository, or there is no token.
+        BadInputError: The name is not a repository's, or there is no token.
     """
     from huggingface_hub import HfApi, get_token
     from huggingface_hub.utils import HFValidationError, validate_repo_id

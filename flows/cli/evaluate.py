@@ -95,12 +95,12 @@ def benchmark(
             puzzles make.
         suite: Instead of --puzzles: a suite of the package (such as panel or math500), or a TOML file with a title and
             [puzzles].
-        only: Name of a model of the file to ask; may be repeated. By default all.
+        only: Name of a model in the file; may be repeated. By default all.
         count: Number of puzzles, from the first; by default 64, or all of a suite.
         samples: Number of answers of each model to each puzzle.
         max_cost: Dollars that this command may spend; it stops before an answer might exceed this amount.
         dry_run: Only estimate the cost of the missing answers; nothing is bought.
-        old_prices: Buy although a price of the file is more than a year old.
+        old_prices: Buy even if a price in the file is over a year old.
     """
     check_devices(profile, samples=False)  # models behind APIs need no engine
     _check_puzzles(puzzles, suite)

@@ -63,7 +63,7 @@ def make(
     ] = "cpu",
     options: Output = OUTPUT,
 ) -> None:
-    """Make different puzzles with one solution each and no needless clue; a killed run continues where it stopped.
+    """Make distinct puzzles with one solution each and no needless clue; a killed run continues where it stopped.
 
     Args:
         out: A store, which gets splits without common puzzles and a report; or a file NAME.json, which gets all

@@ -74,7 +74,7 @@ def solve(
         index: Number of the puzzle in the file or split, from 0.
         samples: Number of answers.
         temperature: Sampling temperature; 0 takes the most likely answer.
-        max_tokens: Maximum length of an answer, in tokens; by default that of the run's training, for other models 256.
+        max_tokens: Maximum length of an answer, in tokens; by default that of the run's training, or 256 for others.
         tool_calls: Number of times that an answer may ask the environment's solver.
         stop: String that ends an answer; may be repeated.
         stop_token_ids: Token that ends an answer, besides the model's own; may be repeated.
@@ -100,7 +100,7 @@ def solve(
 
 
 def _after_prompt(puzzle: Puzzle | None, opened: bool) -> Puzzle | None:
-    """Returns a puzzle, if there is one, with the rule of thinking of one model (see `ThinkingConfig.after_prompt`)."""
+    """Returns a puzzle, if there is one, with one model's thinking rule (see `ThinkingConfig.after_prompt`)."""
     return puzzle and replace(puzzle, thinking=puzzle.thinking.after_prompt(opened))
 
 

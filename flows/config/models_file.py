@@ -1,4 +1,4 @@
-"""Loads files of models for a benchmark: names, addresses, parameters and prices, never keys."""
+"""Loads files of models for a benchmark: names, addresses, parameters and prices, never API keys."""
 
 import datetime
 from collections import Counter
@@ -88,7 +88,7 @@ class ModelsFile(Config):
     @model_validator(mode="before")
     @classmethod
     def _without_keys(cls, data: Any) -> Any:
-        """Refuses a key in the file, before any error could repeat its value."""
+        """Refuses an API key in the file, before any error could repeat its value."""
         models = cast("dict[str, Any]", data).get("models") if isinstance(data, Mapping) else None
         for model in cast("list[Any]", models) if isinstance(models, list) else []:
             if not isinstance(model, Mapping):
@@ -113,7 +113,7 @@ def load_models(name: str, only: Sequence[str] = ()) -> list[ApiModel | Checkpoi
         only: Names of the models to take; all if empty.
 
     Raises:
-        BadInputError: No such file, broken TOML, a wrong setting, two models of one name, a key in the file, or an
+        BadInputError: No such file, broken TOML, a wrong setting, two models of one name, an API key in the file, or an
             unknown name in `only`.
     """
     models = list(load_settings(ModelsFile, "models", name, ()).models)

@@ -145,7 +145,7 @@ class Recipe(Config):
 
     @property
     def learns_from_advantages(self) -> bool:
-        """Whether nothing is learned if every advantage is 0; false if right completions are imitated in any case."""
+        """Whether learning needs a nonzero advantage; false if right completions are imitated in any case."""
         loss = self.finetune.loss
         return self.pack.uniform_groups == "dropped" or not (loss.kind == "cross_entropy" or loss.positive_nll)
 

@@ -44,7 +44,7 @@ def located_beside(name: str, puzzles: PrepareConfig) -> PrepareConfig:
     """Returns the settings of a puzzle set with the facts of its source, whose file is beside a settings file.
 
     Args:
-        name: Name or path of the settings file; the files of a name are in the working folder.
+        name: Name or path of the settings file; for a name, files are in the working folder.
         puzzles: The settings in it.
 
     Raises:

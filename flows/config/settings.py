@@ -110,7 +110,7 @@ def _environment(problem: ErrorDetails) -> str | None:
 
 
 def _hint(model: type[BaseModel], problem: ErrorDetails) -> str:
-    """Returns a hint at a similar valid key or value, or at the words that a missing key takes; empty if none fits."""
+    """Returns a hint with a similar valid key or value, or the words that a missing key takes; empty if none fits."""
     if problem["type"] == "missing":
         words = choices_of(model, problem["loc"])
         return f", expected one of {', '.join(words)}" if words else ""

@@ -1,4 +1,4 @@
-"""Reads strategies at test time from the command line."""
+"""Reads test-time strategies from the command line."""
 
 import re
 from typing import Any

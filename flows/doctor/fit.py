@@ -159,7 +159,7 @@ def store_bytes(recipe: Recipe, size: ModelSize, tool_tokens: int = 0) -> float:
       of the size of an optimizer state;
     * in each iteration: the checkpoint 2 N, or 4 L if it is an adapter; with `carry_state`, the optimizer state
       (masters and moments of trained weights 3 m L, and 2 for each frozen weight, which the state of an adapter leaves
-      out); an averaged reference 4 N; 24 for each token of a completion; of a critic its checkpoint and its state.
+      out); an averaged reference 4 N; 24 for each token of a completion; a critic's checkpoint and state.
 
     Args:
         tool_tokens: See `tool_output_tokens`.

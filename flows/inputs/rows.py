@@ -1,4 +1,4 @@
-"""Rows that no completion exceeds: the number for `pack.row_tokens = "auto"`, and the check of written numbers."""
+"""Rows that no completion exceeds: the number for `pack.row_tokens = "auto"`, and the check of explicit ones."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,7 +39,7 @@ def settle_rows(session: Session, weights: Ref[Checkpoint], puzzles: Ref[Puzzles
         prompts: Tokens of each of its train prompts.
 
     Raises:
-        BadInputError: A written number is too small for the longest prompt with a completion of `max_tokens`, the
+        BadInputError: An explicit one is too small for the longest prompt with a completion of `max_tokens`, the
             memory of this machine is too small for such a row, or the model lacks what adapters or loss need.
     """
     store = session.ctx.store

@@ -17,7 +17,7 @@ from stages.sample import sample
 def trained_on_texts(session: Session, student: Ref[Checkpoint], puzzles: Ref[Puzzles]) -> Ref[Checkpoint]:
     """Returns the student after the warm start and the rounds with a teacher; unchanged if the recipe has neither.
 
-    Runs share the warm start. One that trains it has its recipe frozen before.
+    Runs share the warm start. A run that trains it freezes its recipe first.
 
     Raises:
         BadInputError: There are too few puzzles, a text cannot be trained on, there is no such teacher, or none of its

@@ -96,7 +96,7 @@ class RunRecord:
         return validate(Recipe, self.recipe, f"recipe of {self.layout.run}")
 
     def recipe_at(self, number: int) -> Recipe:
-        """Returns the recipe by which an iteration worked: that of its phase, if the run has phases.
+        """Returns the recipe that an iteration followed: that of its phase, if the run has phases.
 
         Raises:
             BadInputError: This version does not accept the recipe.
@@ -295,7 +295,7 @@ def read_iteration(store: Store, layout: RunLayout, number: int) -> IterationRec
     """Returns the record of a finished iteration; iteration 0 has only the stages `evaluate` and `promote`.
 
     Raises:
-        BadInputError: One of its stages that are not optional has not published.
+        BadInputError: One of its mandatory stages has not published.
     """
     stages = {**PARTS, STATE: STATE} if number else {stage: PARTS[stage] for stage in ("evaluate", "promote")}
     keys = {stage: layout.iteration(number, part) for stage, part in stages.items()}

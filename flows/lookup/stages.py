@@ -1,4 +1,4 @@
-"""The stages of a run: the table that names, kinds and parts of stages are looked up in."""
+"""The stages of a run: the table in which their names, kinds and parts are looked up."""
 
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ class Stage:
         kind: Kind of the artifact that it publishes.
         part: The part of an iteration's layout that it publishes; None for a stage before the first iteration.
         optional: Whether only some recipes have it.
-        named: Whether a person may name it, to make it again (`--refresh`) or to stop after it.
+        named: Whether a person may name it, to run it again (`--refresh`) or to stop after it.
     """
 
     name: str

@@ -33,7 +33,7 @@ class Precision:
 
 @dataclass(frozen=True)
 class TrainerMemory:
-    """Bytes of one trainer process at the moment of an optimizer step that needs most.
+    """Bytes of one trainer process at the point of an optimizer step that needs most memory.
 
     Attributes:
         weights: Masters, and the copy or the frozen weights in the compute type; with several processes, the shard.
@@ -42,7 +42,7 @@ class TrainerMemory:
         gathered: Full weights that FSDP2 gathers, and full gradients before they are reduced.
         activations: What the backward pass needs, and the temporary tensors of a layer.
         logits: Temporary tensors of the output head.
-        moment: Name of that moment.
+        moment: Name of that point.
     """
 
     weights: float
@@ -76,14 +76,14 @@ def trainer_memory(
 ) -> TrainerMemory:
     """Returns the memory of one trainer process.
 
-    With N parameters of which L learn, W processes, c bytes of a number in the compute type and m in the master type:
+    With N parameters, L of them trained, W processes, c bytes per number in the compute type and m in the master type:
 
     * one process holds c N, and m L of masters if m and c differ; several hold m N / W each, and so does one with
       `cpu_offload`;
     * moments take 2 m L / W, gradients m L / W;
     * a reference model takes c N / W while its log-probabilities are computed, before the first gradient.
 
-    The rest depends on the moment, and is left out if the shape is unknown; see `_Step`.
+    The rest depends on that point, and is left out if the shape is unknown; see `_Step`.
 
     Args:
         learning: Number of trained parameters.
@@ -115,7 +115,7 @@ def trainer_memory(
 
 @dataclass(frozen=True)
 class _Step:
-    """Sizes of a micro-batch in the moments of its forward and backward pass.
+    """Sizes of a micro-batch at points of its forward and backward pass.
 
     Attributes:
         c: Bytes of a number in the compute type.

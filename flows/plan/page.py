@@ -91,7 +91,7 @@ def gib(size: float) -> str:
 
 
 def verdict(layout: Layout) -> str:
-    """Returns whether a layout fits, with the peaks of its moments, as one line."""
+    """Returns whether a layout fits, with its peaks, as one line."""
     memory = layout.memory
     if layout.lacks:
         return f"does not fit, it needs {layout.lacks}"

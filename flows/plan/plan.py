@@ -55,7 +55,7 @@ class Memory:
         save: Peak while saving: the first process gathers the largest tensor.
         host: Memory on the host of the first process: a file of the checkpoint, and offloaded state.
         gpu: Memory of a GPU.
-        missing: Bytes that are missing on a GPU; 0 if all moments fit.
+        missing: Bytes that are missing on a GPU; 0 if every peak fits.
         engine: Memory that the engine reserves on a GPU.
         certain: Peak without the parts that are only assumed: contexts, fragmentation, and the engine's graphs.
     """
@@ -157,7 +157,7 @@ class Layout:
 
     @property
     def fits(self) -> bool:
-        """Whether the cluster has the GPUs, and all moments fit."""
+        """Whether the cluster has the GPUs, and every peak fits."""
         return not self.lacks and self.memory.missing == 0
 
 

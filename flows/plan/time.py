@@ -78,7 +78,7 @@ class Times:
         save: Writing the checkpoint, loading the weights into the engines, and the part of writing the optimizer state
             for which the next training would have to wait.
         idle: Share of the GPU time in which a GPU waits.
-        lost: Share of the trainer processes' time in which one waits, because the rows of a step do not divide by the
+        lost: Share of the trainer processes' time in which one waits, because a step's rows do not divide among the
             processes, or computes the prompt of a divided row again.
         row_shares: Number of trainer processes, or of their tensor groups, among which the rows divide.
         lost_divided: The same loss if `pack.rows_multiple` were `row_shares`.
@@ -114,7 +114,7 @@ class Times:
 def most_rows(rows: float, processes: int, multiple: int, repeated: float) -> float:
     """Returns the rows that the process with most of them computes in a step, in units of an undivided row.
 
-    As `pack.rows_multiple` does, the longest row is divided in two until there is a multiple of `multiple`. As the
+    As with `pack.rows_multiple`, the longest row is halved until the row count is a multiple of `multiple`. As the
     trainer does, rows go to the process with the fewest tokens, the longest first.
 
     Args:

@@ -1,4 +1,4 @@
-"""The work of an iteration of a recipe: parameters that learn, tokens and floating-point operations."""
+"""The work of an iteration of a recipe: trained parameters, tokens and floating-point operations."""
 
 import math
 from dataclasses import dataclass
@@ -83,7 +83,7 @@ def typical_completion(sampling: SamplingConfig) -> float:
 
 
 def longest_prompt(recipe: Recipe, tool_tokens: int = 0) -> float:
-    """Returns the length that prompts are assumed to have at most.
+    """Returns the assumed maximum length of a prompt.
 
     It is the part of a row beside a group's completions, or a quarter of the row if that is less than an eighth.
 

@@ -4,7 +4,7 @@ The terminal, the HTML report, Prefect's tables, trackers, `summary.json` and co
 metric of an iteration, let a stage store the number in its facts and add a line to `METRICS`; a figure of an evaluation
 is a line in `flows.report.measures`. Figures of `summary.json` also need a row in `docs/reference/json.md`.
 
-Tracker names follow other trainers: TRL's names for training figures, verl's for stage times and
+Tracker names follow other tools: TRL's names for training figures, verl's for stage times and
 throughput; held-out accuracy is under `eval/`, the measurement on the test split under `test/`.
 """
 
@@ -381,7 +381,7 @@ def values_of(record: IterationRecord) -> dict[str, MetricValue]:
 
 
 def own_metrics(records: Iterable[IterationRecord]) -> list[Metric]:
-    """Returns a metric for each that the user's own loss of some iterations returns, as `loss/NAME`."""
+    """Returns a metric `loss/NAME` for each that the user's own loss returns in any iteration."""
     return named_own(name for record in records for step in record.steps for name in step.get("own", {}))
 
 

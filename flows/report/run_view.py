@@ -46,7 +46,7 @@ class RunView:
 
     @cached_property
     def strategies(self) -> dict[str, StrategiesFigures]:
-        """The figures of strategies at test time before and after training; empty with one sample of each puzzle."""
+        """The figures of test-time strategies before and after training; empty with one sample of each puzzle."""
         evaluated = zip(before_after_names(self.record), self.record.evaluations.items(), strict=True)
         measured = {
             name: stored_figures(Artifact(self.store, self.record.layout.evaluation(when), manifest))

@@ -57,7 +57,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Timeline:
-    """One iteration, in seconds from its beginning: the decision of the iteration before, or else its first stage.
+    """One iteration, in seconds from its beginning: the previous iteration's decision, or else its first stage.
 
     Attributes:
         iteration: Its number.
@@ -147,7 +147,7 @@ class Timeline:
         return [span for bar in self._stages for span in bar.of(*activities)]
 
     def _late_states(self) -> list[Span]:
-        """Returns the times in which a stage waited for the optimizer state of the iteration before."""
+        """Returns the times in which a stage waited for the previous iteration's optimizer state."""
         late: list[Span] = []
         for bar in self._stages:
             if bar.ready and bar.ready[0].startswith(STATE):

@@ -57,7 +57,7 @@ class Stages:
         """Runs a stage as a Prefect task, and returns its result.
 
         The task is retried after transient failures. It ends in `Cached` if the artifact was published before. There is
-        no task run if the address `must_exist` and the artifact does: a task run costs ten times as much as its lookup.
+        no task run if the address `must_exist` and the artifact exists: a task run costs ten times as much as a lookup.
 
         Args:
             stage: A function of `stages`; its keyword `out` is the address of its artifact.

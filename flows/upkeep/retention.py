@@ -69,7 +69,7 @@ def plan(store: Store, rule: Retention, runs: Sequence[str] = (), damaged: list[
     """Returns the folders that the rule does not keep: run by run, sorted by key.
 
     Nothing is removed from a run with a damaged artifact, because its dependencies are unknown, or from a run whose
-    stages are to be made again (see `awaited`). Checkpoints and critics that any run's recipe names are kept. Artifacts
+    stages are to be run again (see `awaited`). Checkpoints and critics that any run's recipe names are kept. Artifacts
     that runs share stay; only their unpublished folders are removed, a day after the artifact was made.
 
     Args:
@@ -91,7 +91,7 @@ def plan(store: Store, rule: Retention, runs: Sequence[str] = (), damaged: list[
 
 
 def awaited(store: Store, runs: Sequence[str] = ()) -> list[str]:
-    """Returns the runs with a request to make stages again that is not finished; of all runs if `runs` is empty."""
+    """Returns the runs with an unfinished request to run stages again; among all runs if `runs` is empty."""
     waiting: list[str] = []
     for run in runs or run_names(store):
         with noted([], run):  # a damaged request is reported with its own run
@@ -116,14 +116,14 @@ def _named(store: Store) -> set[str]:
 
 
 def _of_iteration(run: str, number: int, *parts: str) -> set[str]:
-    """Returns the keys of parts of an iteration; none if the text is not the name of a run."""
+    """Returns the keys of parts of an iteration; none if the string is not a run's name."""
     with suppress(BadInputError):
         return {RunLayout(run).iteration(number, part) for part in parts}
     return set()
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yields all texts in a JSON value, without the keys of objects."""
+    """Yields all strings in a JSON value, without the keys of objects."""
     if isinstance(value, str):
         yield value
     for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
@@ -184,7 +184,7 @@ def _of_run(store: Store, run: str, rule: Retention, damaged: list[Damage] | Non
 def _of_shared(store: Store, damaged: list[Damage] | None) -> list[Removal]:
     """Returns the unpublished folders of shared artifacts, sorted by key.
 
-    Another run may still be at an artifact that is published, so those of the last day are left out.
+    Another run may still work on a published artifact, so those of the last day are left out.
     """
     removals: list[Removal] = []
     for top in TOPS:
@@ -214,7 +214,7 @@ def _kept_by_rule(layout: RunLayout, published: dict[str, Manifest], rule: Reten
         return keys | {ref["key"] for key in keys for ref in published[key].inputs.values()}
     newest = published.get(layout.iteration(max(trained, default=0), "checkpoint"))
     models = [ref["key"] for ref in newest.inputs.values() if ref["kind"] == Checkpoint.__name__] if newest else []
-    return keys | set(models)  # the next iteration may need the same reference, or be sampled from the weights before
+    return keys | set(models)  # the next iteration may need the same reference, or be sampled from older weights
 
 
 def _unpublished_folders(store: Store, root: str, keys: Iterable[str], published: dict[str, Manifest]) -> list[Removal]:

@@ -86,7 +86,7 @@ class MeasureOptions:
     Parameters
     ----------
     count
-        Number of puzzles, from the first; by default 64, of a suite all.
+        Number of puzzles, from the first; by default 64, or all of a suite.
     samples
         Number of sampled answers for each puzzle.
     temperature
@@ -94,7 +94,7 @@ class MeasureOptions:
     top_p
         Share of probability from which sampled tokens are drawn.
     max_tokens
-        Maximum length of an answer, in tokens; by default that of the run's training, for other models 256.
+        Maximum length of an answer, in tokens; by default that of the run's training, or 256 for other models.
     tool_calls
         Number of times that an answer may ask the environment's solver; by default as in the run's training.
     stop
@@ -104,7 +104,7 @@ class MeasureOptions:
     greedy
         Also take the most likely answer of each puzzle.
     strategy
-        Strategy at test time, as NAME or NAME:key=value,...; may be repeated. single, majority and best_of choose among
+        Test-time strategy, as NAME or NAME:key=value,...; may be repeated. single, majority and best_of choose among
         the samples; think_twice, sift, budget_forcing and truncation_probe ask again.
     """
 

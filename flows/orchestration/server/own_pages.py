@@ -1,6 +1,6 @@
 """ASGI middleware of the local Prefect server that refuses requests by web pages of other origins.
 
-Prefect's server answers any page in a browser of this machine, and a page could deploy programs that the worker runs.
+Prefect's server answers any page in a browser on this machine, and a page could deploy programs that the worker runs.
 CORS only hides replies from a page; the server would still act on its requests. The middleware refuses them.
 """
 
@@ -79,7 +79,7 @@ def own_names(address: str, port: int, name: str, environment: Mapping[str, str]
 
 
 class OwnPagesOnly:
-    """An ASGI application that passes only requests of the server's own pages and of programs, for HTTP and WebSockets.
+    """An ASGI application that passes only requests from its own pages and from programs, over HTTP and WebSockets.
 
     It refuses a foreign Host header (421) and all requests by pages of other origins (403), except links to the
     server's pages. It recognises pages by the headers Origin and Sec-Fetch-Site, which only browsers send.
@@ -135,7 +135,7 @@ def _header(scope: Scope, name: bytes) -> list[str]:
 
 
 def _unframed(send: Send) -> Send:
-    """Returns a `send` that adds a header by which pages of other origins cannot show the response in a frame."""
+    """Returns a `send` that adds a header that keeps pages of other origins from framing the response."""
 
     async def send_with_header(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":

@@ -1,4 +1,4 @@
-"""Draws the figures of a study as PNG. Names of series are untrusted, so `plain_label` escapes them."""
+"""Draws the plots of a study as PNG. Names of series are untrusted, so `plain_label` escapes them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -93,7 +93,7 @@ def difficulty_plot(groups: Mapping[str, Mapping[str, Sequence[SizeGroup]]]) -> 
 
 
 def reliability_plot(chances: Mapping[str, Sequence[Reliability]]) -> bytes:
-    """Draws the chance that at least one of k answers is all right, and the chance that all k are, with 95% bands."""
+    """Draws the chances that at least one and that all of k answers are fully correct, with 95% bands."""
     figure, axes = new_figure(5.6, 3.3)
     for (name, points), colour in zip(chances.items(), _colours(len(chances)), strict=True):
         prefix = f"{plain_label(name)}: " if len(chances) > 1 else ""

@@ -38,7 +38,7 @@ class LearningCurve:
         iterations: Numbers of the iterations, N of them.
         accuracy: Accuracy after each, with its interval.
         scores: Mean accuracy of each of P puzzles after each iteration, [P, N].
-        right_tokens: Mean length of the answers that are all right; None where there are none.
+        right_tokens: Mean length of the fully correct answers; None where there are none.
         wrong_tokens: Mean length of the other answers; None where there are none.
     """
 
@@ -107,8 +107,8 @@ class Reliability:
 
     Attributes:
         samples: Number of answers, k.
-        any_right: Chance that at least one of them is all right.
-        all_right: Chance that each of them is all right.
+        any_right: Chance that at least one is fully correct.
+        all_right: Chance that each is fully correct.
     """
 
     samples: int

@@ -28,7 +28,7 @@ from stages.statistics.fits import Line, PowerLaw, PowerLawBand, fit_frontier, f
 
 @dataclass(frozen=True)
 class RunStudy:
-    """The data of one run that the figures show.
+    """The data of one run that the plots show.
 
     Attributes:
         name: Its name.
