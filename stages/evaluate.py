@@ -66,7 +66,7 @@ class EvaluateConfig(Config):
 
     @property
     def identity_settings(self) -> dict[str, Any]:
-        """The settings as JSON, without the strategies that choose among the samples, which sample nothing."""
+        """The settings as JSON, without the strategies that only choose among the samples."""
         return self.model_copy(update={"strategies": rounds_strategies(self.strategies)}).model_dump(mode="json")
 
 

@@ -189,7 +189,7 @@ def _generate(config: PrepareConfig, ctx: StageContext) -> dict[str, list[Puzzle
 
 
 def _too_few(found: Mapping[int, int], total: int) -> bool:
-    """Returns whether the draws that are left will hardly find all puzzles, by those of the last half: they get rarer.
+    """Returns whether the last half of the draws suggests that the rest will not find all puzzles, which get rarer.
 
     Args:
         found: Number of distinct puzzles by number of draws, in ascending order.

@@ -63,7 +63,7 @@ class _PassingError(Exception):
     Args:
         words: Description of the failure.
         delay_s: Delay that the provider asks for; None if it asks for none.
-        charged: Whether the provider may charge the attempt.
+        charged: Whether the provider may charge for the attempt.
     """
 
     def __init__(self, words: str, delay_s: float | None = None, *, charged: bool = False) -> None:
@@ -155,7 +155,7 @@ class ApiClient:
         base_url = self._request.base_url
         expected = "an OpenAI-compatible API; its address usually ends in /v1"
         try:
-            async with asyncio.timeout(_CHECK_TIMEOUT_S):  # that of the client is for each part of a response
+            async with asyncio.timeout(_CHECK_TIMEOUT_S):  # the client's timeout is for each part of a response
                 raw = await self._client.with_options(timeout=_CHECK_TIMEOUT_S).models.with_raw_response.list()
             content = raw.http_response.content
         except openai.APIStatusError as error:
@@ -193,7 +193,7 @@ class ApiClient:
             prompt: The message of the user.
             sample: Index of the sample.
             token: Value of the header `Idempotency-Key`, the same for every attempt at this sample of this prompt. A
-                provider that supports it charges a repeated question once.
+                provider that supports it charges once for a repeated question.
 
         Raises:
             RefusedError: The provider refuses the request.

@@ -50,7 +50,7 @@ class Budget:
     Attributes:
         limit: Largest amount to spend; None for no limit.
         spent: Cost of the replies so far. A request whose reply was lost counts with its highest possible cost, because
-            its provider may charge it.
+            its provider may charge for it.
         reserved: Highest possible cost of the requests under way.
     """
 

@@ -33,7 +33,7 @@ class Accuracy(Record):
     Attributes:
         letters: Mean share of right answers.
         all_right: Mean share of replies whose answers are all right.
-        unread: Numbers of answers that could not be read or compared, by reason.
+        unread: Counts of answers that could not be read or compared, by reason.
     """
 
     letters: Interval

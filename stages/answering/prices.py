@@ -16,7 +16,7 @@ MOST_TOKENS = 10**9
 
 
 def dollars(amount: float) -> str:
-    """Returns an amount as text, with four decimals, or more if it has fewer than two significant digits in these."""
+    """Returns an amount as text, with four decimals, or more if four show fewer than two significant digits."""
     decimals = 4 if amount == 0.0 else max(4, 1 - math.floor(math.log10(abs(amount))))
     return f"${amount:.{decimals}f}"
 

@@ -215,7 +215,7 @@ class _Buyer:
         return 0.0 if price is None or tokens is None else price.cost(tokens)
 
     async def _reserved(self, most_cost: float) -> bool:
-        """Reserves money for an answer, waits while requests under way may free some, and returns whether it could."""
+        """Reserves money for an answer, waits while pending requests may free some; returns whether it succeeded."""
         budget = self._service.budget
         async with self._money:
             while not budget.fits(most_cost) and budget.reserved > 1e-12 and self._stop is None:

@@ -23,7 +23,7 @@ class Reply:
         provider: Provider to which a router passed the question; None if the reply names none.
         latency_s: Seconds of the attempt that succeeded.
         attempts: Number of attempts.
-        charged: Number of earlier attempts that the provider may charge, because their replies were lost.
+        charged: Number of earlier attempts that the provider may charge for, because their replies were lost.
     """
 
     text: str

@@ -29,8 +29,8 @@ def stored_answers(
     Args:
         store: The store.
         asked: Address, model and parameters.
-        rollouts: The completions that are asked about; None for questions that do not depend on any. They keep the
-            number of answers that are read small, however many iterations a run has.
+        rollouts: The completions that are asked about; None for questions that do not depend on any. They limit the
+            number of answers that are read, however many iterations a run has.
     """
     inputs = {} if rollouts is None else {"rollouts": rollouts}
     identity = Identity.of("answer", REVISION, {"asked": asked.identity()}, **inputs)

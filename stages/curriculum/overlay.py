@@ -7,7 +7,7 @@ SECTIONS = ("sample", "grade", "pack", "finetune")
 
 
 def with_base_sections(data: dict[str, Any]) -> dict[str, Any]:
-    """Returns a recipe's plain settings in which each phase has whole sections: the recipe's own with its changes.
+    """Returns a recipe's plain settings with whole sections in each phase: the recipe's, changed by the phase.
 
     A phase's `sample.seed` is the recipe's plus the number of the phase, unless the phase has its own.
     """

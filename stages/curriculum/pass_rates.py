@@ -75,7 +75,7 @@ def updated(pass_rates: pl.DataFrame | None, newer: pl.DataFrame) -> pl.DataFram
 
 
 def rate_figures(pass_rates: pl.DataFrame) -> dict[str, dict[str, Any]]:
-    """Returns figures of the pass rates by model, for people, who read them in the facts of an artifact.
+    """Returns figures of the pass rates by model, which people read in the facts of an artifact.
 
     They are the number of `puzzles` and, for the rates `accuracy` and `exact`, their `mean` and the shares of the
     puzzles whose rate is 0 (`at_0`) and 1 (`at_1`).

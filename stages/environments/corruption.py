@@ -203,7 +203,7 @@ class _Pool:
         ]
 
     def draw(self, digest: str, count: int, chance: random.Random) -> list[str]:
-        """Returns `count` random steps of other puzzles; fewer if other puzzles have no or hardly any steps."""
+        """Returns `count` random steps of other puzzles; fewer if other puzzles have too few steps."""
         drawn: list[str] = []
         for _ in range(8 * count if self._steps else 0):
             owner, step = chance.choice(self._steps)

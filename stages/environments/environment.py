@@ -34,7 +34,7 @@ class Environment(Protocol):
         ...
 
     def grade(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
-        """Returns the grade of a completion, which may be any text. The grade is always and everywhere the same.
+        """Returns the grade of a completion, which may be any text. It is deterministic on every machine.
 
         Args:
             text: The completion.

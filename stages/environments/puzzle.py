@@ -39,7 +39,7 @@ class Puzzle:
         digest: SHA-256 (hex) of the formal puzzle, not of its text; it ignores the order of the clues. For an item
             without clues it is the SHA-256 of the prompt, for an episode that of its item as JSON.
         difficulty: Sizes of the puzzle by name (`suspects`, `weapons`, `rooms`, `times`, `motives`, ...).
-        thinking: The part of a completion that graders read.
+        thinking: What counts as a thought, which graders skip.
     """
 
     prompt_id: str
@@ -129,7 +129,7 @@ class DeductionCounts:
 
     @classmethod
     def of(cls, asserted: Sequence[Asserted]) -> "DeductionCounts":
-        """Returns the numbers of different statements by verdict."""
+        """Returns the counts of different statements by verdict."""
         counts = Counter(item.verdict for item in asserted if not item.repeated)
         return cls(counts.total(), counts["proved"], counts["restated"], counts["open"], counts["contradicted"])
 
@@ -141,7 +141,7 @@ class DeductionCounts:
 
 @dataclass(frozen=True)
 class Kinds:
-    """Numbers of a puzzle's clues and questions by kind."""
+    """Counts of a puzzle's clues and questions by kind."""
 
     clues: dict[str, int]
     questions: dict[str, int]

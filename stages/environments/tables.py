@@ -200,7 +200,7 @@ def assertions(text: str, puzzle: Puzzle) -> list[Asserted] | None:
 
 
 def count_deductions(text: str, puzzle: Puzzle) -> DeductionCounts | None:
-    """Returns the numbers of a completion's statements by verdict; None if nothing can be proved about its puzzle."""
+    """Returns the counts of a completion's statements by verdict; None if nothing can be proved about its puzzle."""
     asserted = assertions(text, puzzle)
     return None if asserted is None else DeductionCounts.of(asserted)
 
@@ -221,7 +221,7 @@ def taught_passages(table: pl.DataFrame, taught: Taught | None) -> list[list[Pas
 
     Args:
         table: A table of the `puzzles` schema.
-        taught: Style of the derivations, which end with the answers; `transcripts` for a call of the solver with all
+        taught: Style of the derivations, which end with the answers; `transcripts` for a call to the solver with all
             clues, its answer and the answers; None for the answers alone.
 
     Raises:

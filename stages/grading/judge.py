@@ -26,11 +26,11 @@ from stages.grpo.rewards import RewardConfig
 WHERE = "grade.reward.judge"
 _PLACEHOLDER = re.compile(r"\{(prompt|completion|answer)\}")
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?")
-_OUT_OF = re.compile(r"(?<!\s)\s*/\s*\d+(?:\.\d+)?")  # without the first part, long blanks take quadratic time
+_OUT_OF = re.compile(r"(?<!\s)\s*/\s*\d+(?:\.\d+)?")  # without the first part, long runs of spaces take quadratic time
 
 
 class JudgeConfig(ApiRequest, Access):
-    """A model behind an OpenAI-compatible API that scores completions; a benchmark's settings of one, and these."""
+    """A model behind an OpenAI-compatible API that scores completions; it has a benchmark's settings, and these."""
 
     prompt: str = Field(
         min_length=1,
@@ -149,7 +149,7 @@ def verdicts(
         completions: Each completion with its puzzle.
         rollouts: The artifact that holds them.
         store: Where replies are stored, as soon as they arrive.
-        on_answer: Called after each reply that is bought with the number of these, and of all that are to be bought.
+        on_answer: Called after each bought reply with the number bought so far and the number to buy.
 
     Raises:
         BadInputError: The server refuses the key, the model or the parameters, or no reply has a score.

@@ -54,7 +54,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Completion:
-    """What a reward is asked about."""
+    """What a reward function gets."""
 
     text: str
     puzzle: Puzzle
@@ -70,7 +70,7 @@ class Completion:
 
 
 def own_rewards(function: UserFunction, completions: Sequence[Completion], limit_s: float) -> list[float | None]:
-    """Returns what a function says of completions, in order; None where it failed or took too long.
+    """Returns a function's rewards for completions, in order; None where it failed or took too long.
 
     Args:
         function: Its file and name.

@@ -132,7 +132,7 @@ def _cuda_device(driver: ctypes.CDLL, number: int) -> CudaDevice:
 
 
 def training_type(device: Literal["cpu", "cuda"], hidden: int | None) -> Choice:
-    """Returns the type in which the device trains fastest: its native type, on CPUs fp32 for models below `NARROW`.
+    """Returns the type in which the device trains fastest: its native type, or fp32 on CPUs for models below `NARROW`.
 
     Args:
         device: The trainer's device.

@@ -46,7 +46,7 @@ def base_of(folder: Path) -> Path:
 
 
 def with_base(folder: Path, base: Path, out: Path) -> Path:
-    """Makes a folder of links to an adapter's files and to its base, and returns it; one that is there is reused.
+    """Makes a folder of links to an adapter's files and to its base, and returns it; an existing one is reused.
 
     Args:
         folder: Adapter folder.

@@ -64,7 +64,7 @@ def _open_model(source: str, **options: Any) -> Any:
 
 
 def _text_model(whole: Any) -> Any:
-    """Returns the text model inside one that reads pictures too, with the same tensors."""
+    """Returns the text model inside a vision-language model, with the same tensors."""
     with torch.device("meta"):
         text: Any = AutoModelForCausalLM.from_config(whole.config.get_text_config(), dtype=torch.bfloat16)
     text.model, text.lm_head = whole.model.language_model, whole.lm_head
@@ -103,7 +103,7 @@ def convert_gguf(file: Path, out: Path, shape: Path | None) -> None:
 def convert_folder(folder: Path, out: Path) -> None:
     """Saves a Hugging Face folder again, in bf16 and with one file of weights; its other files are copied.
 
-    Of a model that reads pictures too, the text model is saved. A tokenizer without tokenizer.json is saved by
+    Of a vision-language model, the text model is saved. A tokenizer without tokenizer.json is saved by
     transformers, which makes one.
 
     Raises:

@@ -81,7 +81,7 @@ def check_folder(folder: Path) -> None:
         folder: A Hugging Face model folder.
 
     Raises:
-        BadInputError: Files are missing, damaged, too large or no regular files; the architecture is unsupported;
+        BadInputError: Files are missing, damaged, too large or not regular files; the architecture is unsupported;
             tensors are missing or unexpected; the tokenizer has too many tokens; the folder contains code; or there is
             no chat template.
     """

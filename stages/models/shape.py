@@ -46,7 +46,7 @@ class YarnScaling:
 
     Attributes:
         attention_factor: Factor of queries and keys.
-        beta_fast: Turns within the original context from which on a frequency stays as it is.
+        beta_fast: Turns in the original context at and above which a frequency is unchanged.
         beta_slow: Turns up to which a frequency is divided by the whole factor.
         truncate: Whether the bounds between the two are rounded to whole dimensions.
     """
@@ -108,7 +108,7 @@ class Experts:
 
     Attributes:
         count: Number of experts; each has the width `hidden_dim`.
-        active: Number of experts that compute a token.
+        active: Number of experts that process a token.
         normalized: Whether the factors of a token's experts add up to 1.
     """
 
@@ -130,7 +130,7 @@ class DecoderShape:
         activation: Function of the gate.
         fused: Whether query, key and value are one matrix, and so are gate and up.
         experts: Experts of every layer; None for a dense feed-forward network.
-        sliding_window: Number of tokens, itself included, to which a token of a sliding layer attends at most.
+        sliding_window: Largest number of tokens, itself included, to which a token of a sliding layer attends.
         sliding_layers: Numbers of the sliding layers.
         sliding_rope: Rotary positions of sliding layers; None: those of the others.
         unrotated_layers: Numbers of the layers without rotary positions.
@@ -291,7 +291,7 @@ class Family:
         describe: Returns the shape, given that of a Llama of the same sizes without biases, and the config.
         defaults: Values of keys that its config.json may leave out, as in transformers.
         rotates_partly: Whether `partial_rotary_factor` counts.
-        part_of: `model_type` of a model that reads pictures too, whose text model is of this family.
+        part_of: `model_type` of a vision-language model, whose text model is of this family.
     """
 
     model_type: str
@@ -324,7 +324,7 @@ def read_shape(folder: Path) -> DecoderShape:
 
 
 def text_part(values: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Returns the config of the text model inside a model that reads pictures too; None for another `config.json`."""
+    """Returns the config of the text model inside a vision-language model; None for another `config.json`."""
     part: Any = values.get("text_config")
     family = families().get(str(cast("dict[str, Any]", part).get("model_type"))) if isinstance(part, dict) else None
     return part if family is not None and values.get("model_type") == (family.part_of or None) else None

@@ -215,7 +215,7 @@ def _convert(*arguments: str, early: EarlyShape | None = None, network: bool = F
 
 
 def _refuse_links_out(folder: Path) -> None:
-    """Refuses links by which a foreign folder would copy other files of this machine into the store, and an export.
+    """Refuses links by which a foreign folder would copy other files of this machine into the store and exports.
 
     Files of weights are checked by their headers. The cache of the hub links to its folder `blobs`.
     """

@@ -28,7 +28,7 @@ def base_ref(store: Store, checkpoint: Ref[Checkpoint]) -> Ref[Checkpoint]:
 def local_artifact(
     store: Store, ref: Ref[Any], cache: Path, watch: StartProgress | None = None, links: Path | None = None
 ) -> list[Path]:
-    """Returns a local folder with an artifact's verified files (see `Artifact.local_folder`), then those it needs.
+    """Returns a local folder with an artifact's verified files (see `Artifact.local_folder`), then its base's.
 
     A checkpoint with an adapter needs its base: its folder holds links to its files and, as `base`, to that of the
     base.

@@ -30,7 +30,7 @@ class PhaseEnd(Config):
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing but the end of the run ends it."""
+        """Whether it ends only with the run."""
         return self.iterations is None and self.until is None
 
 

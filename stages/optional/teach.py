@@ -94,7 +94,7 @@ def teach(
     *,
     out: ArtifactAddress[Grades],
 ) -> Ref[Grades]:
-    """Publishes grades whose advantages are the teacher's verdicts on tokens; accuracies and rewards are unchanged.
+    """Publishes grades with token advantages from the teacher; accuracies and rewards are unchanged.
 
     Masked completions stay masked. The fact `teacher/kl/mean` estimates KL(policy || teacher) in nats per token, from
     all tokens that the policy wrote.

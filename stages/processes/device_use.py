@@ -40,7 +40,7 @@ class DeviceUse(Document):
 def announce(folder: Path, use: DeviceUse) -> list[DeviceUse]:
     """Leaves a note in a temporary folder of this process, and returns the other runs that use one of its devices.
 
-    Runs whose permits are of the same limit are left out: they wait for one another. Of two runs that begin at once, at
+    Runs whose permits are of the same limit are left out: they wait for one another. Of two concurrent starts, at
     least one finds the other.
     """
     unfinished = folder / f"{_NOTE}.new"

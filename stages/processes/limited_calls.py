@@ -56,7 +56,7 @@ class LimitedCalls:
 
     Args:
         load: `module:function` whose result is the function to call. It runs once in each process, before the limits.
-        *arguments: Arguments of `load`, which can be pickled.
+        *arguments: Picklable arguments of `load`.
         limit_s: CPU seconds that a call may take; it may take ten times as many wall-clock seconds.
         memory_bytes: Memory that a process may allocate beyond what it has after loading.
         workers: Number of processes; None for one per core that this process may use.

@@ -174,7 +174,7 @@ def start_worker(serve: Callable[..., None], *arguments: Any) -> tuple[BaseProce
         _start_fork_server()
         pipe, child_end = context.Pipe()
         process = context.Process(target=serve, args=(child_end, *arguments), daemon=True)
-        with _reaping:  # it looks which processes have ended
+        with _reaping:  # it checks which processes have ended
             process.start()
     except (EOFError, OSError) as error:
         raise TransientError("process pool", f"a process did not start: {str(error) or 'its server died'}") from error

@@ -73,7 +73,7 @@ class ExportedCard:
 
     Attributes:
         text: Hugging Face's README.md.
-        base: Id of the first model on the hub; None if that is another, or trained before the adapter.
+        base: Hub id of the run's first model; None if it has none, or was trained before the adapter.
     """
 
     text: str

@@ -55,7 +55,7 @@ class _Kept:
         """Takes a token; returns the stop string that it completes, `EARLY_STOP`, or None if the request goes on.
 
         Args:
-            end_token: Whether the token itself ends the request; it is then no part of the text.
+            end_token: Whether the token itself ends the request; it is then not in the text.
         """
         self.logprobs.append(logprob)
         reason = self._detokenizer.update([token_id], end_token) if self._detokenizer else None

@@ -1,7 +1,7 @@
 """Detection of hopeless completions, in which the model has drawn tokens that it finds unlikely for a long time.
 
 The measure is an exponentially weighted mean of the tokens' log-probabilities. It starts at 0, so a short run of
-unlikely tokens does not end a completion. The Temporal Clue runs of OpenPipe stopped streams by the same measure.
+unlikely tokens does not end a completion. The Temporal Clue runs of OpenPipe stopped completions by the same measure.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Limits of completions. What samples for a run other than its iterations follows their limits unless it sets its own.
+"""Limits of completions. Sampling outside a run's iterations follows their limits unless it sets its own.
 
-An evaluation with other limits measures other answers than those that are trained: with a lower `max_tokens`, for
+An evaluation with other limits measures other answers than those that are trained on: with a lower `max_tokens`, for
 instance, answers that it has cut. So every setting of `SamplingConfig` is followed, except those that choose among
 tokens and the number of samples.
 """

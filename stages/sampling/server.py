@@ -10,7 +10,7 @@ engine elsewhere. The flow never imports it. What it adds by arguments that vLLM
 Key: every request must carry the key in the environment variable VLLM_API_KEY, whatever its path. Without the variable
 the server does not start.
 
-The rest of this file works around vLLM 0.32 on CPUs. Each goes with the version that makes its test pass without it:
+The rest of this file works around vLLM 0.32 on CPUs. Remove each fix once its test passes without it:
 
 * Start: vLLM spawns its engine core, which imports torch and vllm once more (10 s of CPU time), only to let OpenMP read
   its thread count from the environment. Here OpenMP starts with one thread, so that forking is safe, and the worker

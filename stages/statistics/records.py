@@ -132,7 +132,7 @@ class Measurement(Record):
         completion_tokens_mean: Mean length, tokens.
         truncated_fraction: Share of completions that reached the token limit.
         early_stopped_fraction: Share of completions that `early_stop` ended.
-        unread: Numbers of answers that could not be read or compared, by reason (`missing`, `timeout`, ...).
+        unread: Counts of answers that could not be read or compared, by reason (`missing`, `timeout`, ...).
     """
 
     accuracy: Interval

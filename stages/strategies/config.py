@@ -129,7 +129,7 @@ def problem_of(strategies: Sequence[SampleStrategy | RoundsStrategy], samples: i
     Args:
         strategies: The strategies.
         samples: Number of sampled answers to each puzzle.
-        tool_calls: Number of calls of a solver that a completion may make.
+        tool_calls: Number of calls to a solver that a completion may make.
     """
     titles = [title_of(item) for item in strategies]
     if twice := next((title for title in titles if titles.count(title) > 1), None):

@@ -150,7 +150,7 @@ class LossConfig(Config):
         """Refuses a model that lacks what the loss needs.
 
         Raises:
-            BadInputError: The router has a loss, but the model has no experts.
+            BadInputError: A router loss is set, but the model has no experts.
         """
         if self.router_aux_loss_coef and shape.experts is None:
             problem = f"{self.router_aux_loss_coef:g}, for a model without experts ({shape.family})"

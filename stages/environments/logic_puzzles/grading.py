@@ -45,7 +45,7 @@ _READ_CHARACTERS = 300
 def grade(text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
     """Returns the grade of a completion.
 
-    `strict` reads answers as a person does. The last answer to a letter counts. Emphasis, a final dot, introductions
+    `strict` reads answers as a person does. The last answer to a letter counts. Emphasis, a full stop, introductions
     (`SUSPECT:`, `the murderer is`) and explanations are ignored. A line may have several answers, and times can be
     answers. Alternatives ("Miss Peach or Mr. Green") are not answers.
 

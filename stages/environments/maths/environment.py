@@ -147,7 +147,7 @@ def _verdict(outcome: CallResult) -> Verdict:
     """Returns the verdict of a call. A failed call has one as well, because its completion made it fail.
 
     Raises:
-        DeerstalkerError: `verdict` raised, or returned an unusable value: an error of Deerstalker.
+        DeerstalkerError: `verdict` raised, or returned an unusable value: a bug in Deerstalker.
     """
     if outcome.failure is None:
         return outcome.value

@@ -27,7 +27,7 @@ class Verdict:
 
     Attributes:
         reason: `right` or `wrong`; or why the answers could not be compared: `no_answer` (none in its
-            place), `unparsed_answer` (it is not mathematics), `unparsed_gold` (the right answer is not; an error of the
+            place), `unparsed_answer` (it is not mathematics), `unparsed_gold` (the right answer is not; an error in the
             data, never a reward), `timeout`, `failed` (the process that compared them crashed or lacked memory).
         words: The answer as it is written; None if there is none.
         end: Number of characters of the completion up to the end of the answer; None if there is none.

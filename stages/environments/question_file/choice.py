@@ -17,7 +17,7 @@ def choose_questions(
     """Returns the questions of each split.
 
     One question of each prompt stays; the fact `repeated` counts the others. The fact `unusable` counts the rows that
-    `QuestionColumns.unusable` drops. If the file names the splits, a question that is held out stays: one in test
+    `QuestionColumns.unusable` drops. If the file names the splits, a repeated question stays in test
     rather than in val, and in val rather than in train. As in generated sets, held-out questions stay the same when
     `train` grows.
 

@@ -46,7 +46,7 @@ class FileQuestion:
 
 
 def read_questions(parts: Sequence[QuestionPart], config: QuestionColumns) -> tuple[list[FileQuestion], int]:
-    """Returns the questions of files in their order, and the number of rows dropped because a text of theirs is empty.
+    """Returns the questions of files in their order, and the number of rows dropped because of an empty text.
 
     Args:
         parts: The files.
@@ -91,7 +91,7 @@ def check_part(part: QuestionPart, config: QuestionColumns) -> None:
     """Checks a file before it is read: the columns in the footer of a Parquet file, or that another one can be read.
 
     Raises:
-        BadInputError: It cannot be read; or it is no Parquet file, lacks a column, or has too many bytes in those that
+        BadInputError: It cannot be read; or it is not Parquet, lacks a column, or has too many bytes in those that
             are needed.
     """
     with part.opened() as stream:
@@ -214,8 +214,8 @@ def flat(row: Mapping[str, Any], within: str = "", levels: int = _MOST_LEVELS) -
 
     Args:
         row: The row.
-        within: What precedes their names.
-        levels: Number of levels of objects; names of many would take quadratic memory.
+        within: Prefix of their names.
+        levels: Limit of nested levels; deeper names would take quadratic memory.
     """
     named = {f"{within}{name}": value for name, value in row.items()}
     for name, value in row.items():
@@ -287,16 +287,16 @@ def _heads(config: QuestionColumns, names: Sequence[str]) -> list[str]:
 
 
 def _head(column: str, names: Sequence[str]) -> str | None:
-    """Returns the column of a file in which a column is, of several the longest name; None if there is none."""
+    """Returns the file's column that contains a column, of several the longest name; None if none does."""
     return max((name for name in names if f"{column}.".startswith(f"{name}.")), key=len, default=None)
 
 
 def _expressions(
     schema: Mapping[str, Any], of: pl.Expr | None = None, within: str = ""
 ) -> Iterator[tuple[str, pl.Expr]]:
-    """Yields the name of each column, with dots inside others, and the expression of its values as they were written.
+    """Yields each column's name, dotted if it is nested, and the expression of its values as they were written.
 
-    Whole numbers that are stored as floats, as tables with gaps do, have no fraction: 13, not 13.0.
+    Whole numbers stored as floats, as in tables with gaps, have no fraction: 13, not 13.0.
     """
     for name, kind in schema.items():
         value = pl.col(name) if of is None else of.struct.field(name)

@@ -164,7 +164,7 @@ def score(task: str, level: int | None, attributes: dict[str, Any], answer: str,
 
 @lru_cache(maxsize=128)
 def _scorer(task: str, level: int | None, attributes: str) -> Any:
-    """Returns a cached generator, for scoring and, unless the task is in `_WHOLE`, for its items by their numbers."""
+    """Returns a cached generator, which scores and, unless the task is in `_WHOLE`, makes items by number."""
     return _dataset(task, level, attributes, seed=0, size=_WHOLE_SIZE if task in _WHOLE else 2**31)
 
 

@@ -102,7 +102,7 @@ class TemporalClue(LetteredAnswers):
     def write_derivation(self, puzzle: Puzzle, style: Style = "plain") -> str:
         """Returns the steps of `derivation.derive`, an empty line and the answers.
 
-        Plain derivations prefer clues to earlier steps as premises, because existing checkpoints learned them so.
+        Plain derivations prefer clues to earlier steps as premises, because existing checkpoints learned these.
 
         Raises:
             BadInputError: The puzzle's text has a clue that cannot be read, or the clues do not determine the answers.

@@ -146,7 +146,7 @@ def _of_version(config: InstalledT, version: str, what: str) -> InstalledT:
     """Returns the same settings with the version that is installed now.
 
     Raises:
-        BadInputError: The recipe was begun with another one.
+        BadInputError: The recipe records another one.
     """
     if config.version not in (None, version):
         raise changed(what, str(config.version), version)
@@ -154,7 +154,7 @@ def _of_version(config: InstalledT, version: str, what: str) -> InstalledT:
 
 
 def verifiers_version(name: str) -> str:
-    """Returns the versions on which an environment of verifiers depends, as `wordle==0.1+verifiers.0.2.0`.
+    """Returns the versions on which an environment of verifiers depends, such as `wordle==0.1+verifiers.0.2.0`.
 
     The digest of its code stands in place of the version of a module that no package installs.
 
@@ -198,9 +198,9 @@ def entry_point(name: str) -> importlib.metadata.EntryPoint:
 
 
 def version_of(point: importlib.metadata.EntryPoint) -> str:
-    """Returns name and version of the package of an entry point, as `countdown-tasks==0.1`.
+    """Returns name and version of the package of an entry point, such as `countdown-tasks==0.1`.
 
-    An editable install keeps its version when its code changes, so the digest of its code follows.
+    An editable install keeps its version when its code changes, so the digest of its code is appended.
     """
     return "unknown" if point.dist is None else _version(point.dist, point.module)
 

@@ -40,7 +40,7 @@ class VerifiersTask:
         logging.getLogger("verifiers").addHandler(self._errors)
 
     def items(self, count: int, seed: int) -> Iterator[dict[str, Any]]:
-        """Yields rows of its data set in an order of the seed."""
+        """Yields rows of its data set in an order set by the seed."""
         for row in self._environment.get_dataset(n=count, seed=seed):
             messages = row["prompt"]
             yield {**row, "prompt": [{"role": item["role"], "content": item["content"]} for item in messages]}
@@ -54,7 +54,7 @@ class VerifiersTask:
 
         Returns:
             What the environment replies to each turn, whether the episode has ended, and the rubric's reward as a
-            share of the sum of its weights. The reward of an episode that is not at its end is that of one cut there.
+            share of the sum of its weights. An unfinished episode gets the reward of one cut there.
         """
         self._errors.messages.clear()
         script = _Script(turns)
@@ -82,7 +82,7 @@ def _problem(environment: Any) -> str | None:
 
 
 class _Script(Client):
-    """A client whose model has written the turns of an episode, and no others.
+    """A client that replays the turns of an episode, and no others.
 
     Attributes:
         replies: What the environment has replied to each turn.

@@ -54,7 +54,7 @@ def load(location: str, name: str, version: str, arguments: str = "") -> Callabl
 
 
 class _Stepped:
-    """An object with `reset` and `step` as one that lists episodes and plays them.
+    """Adapts an object with `reset` and `step` to one with `items` and `play`.
 
     Args:
         target: The user's object.
@@ -171,7 +171,7 @@ def _grade(target: Any, completion: str, item: str) -> float | str:
 
 
 def _score(score: Any) -> float | str:
-    """Returns a score as a number, or the text of one that is no number from 0 to 1."""
+    """Returns a score as a number, or the text of one that is not a number from 0 to 1."""
     try:
         number = float(score) if not isinstance(score, str) else math.nan
     except (TypeError, ValueError):

@@ -37,7 +37,7 @@ def phrase(grid: Grid, thing: Thing) -> str:
 
 
 def write_clue(grid: Grid, clue: Clue) -> str:
-    """Returns a clue as a sentence without a final dot."""
+    """Returns a clue as a sentence without a full stop."""
     if isinstance(clue, InHouse):
         verb = "does not live" if clue.no else "lives"
         sentence = f"{phrase(grid, clue.thing)} {verb} in the {ORDINALS[clue.house]} house"

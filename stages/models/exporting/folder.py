@@ -31,7 +31,7 @@ def check_empty(out: Path) -> None:
     """Checks that a folder can be written: it does not exist, or is empty.
 
     Raises:
-        BadInputError: It holds files, or is no folder, or a link to nothing.
+        BadInputError: It holds files, is not a folder, or is a broken link.
     """
     if (out.exists() or out.is_symlink()) and (not out.is_dir() or any(out.iterdir())):
         found = "a folder that is not empty" if out.is_dir() else "a file"

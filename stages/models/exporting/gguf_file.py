@@ -115,7 +115,7 @@ def _tokenizer(folder: Path) -> dict[str, Any]:
 
 
 def _words(tokenizer: dict[str, Any]) -> str:
-    """Returns llama.cpp's name of the rule that divides a text into words."""
+    """Returns llama.cpp's name of the pre-tokenizer, which divides a text into words."""
     rule = json.dumps(tokenizer["pre_tokenizer"])
     if "{1,3}" in rule:
         return "llama-bpe"

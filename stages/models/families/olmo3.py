@@ -1,4 +1,4 @@
-"""OLMo 3: OLMo 2 with sliding layers, all but each fourth; only the others have scaled rotary positions."""
+"""OLMo 3: OLMo 2 with sliding layers, all but every fourth; only the others have scaled rotary positions."""
 
 from stages.models.families.olmo2 import describe_olmo2
 from stages.models.shape import ConfigFile, DecoderShape, Family, read_rope

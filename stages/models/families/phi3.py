@@ -1,7 +1,7 @@
 """Phi-3 and Phi-4-mini: fused projections, partial rotation, and LongRoPE within the original context.
 
 Beyond the original context, all frequencies change. vLLM then uses them for short sequences too, and transformers does
-not, so no engine would agree with both.
+not, so no trainer could match both.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""SmolLM3: some layers have no rotary positions (NoPE), by default each fourth."""
+"""SmolLM3: some layers have no rotary positions (NoPE), by default every fourth."""
 
 from dataclasses import replace
 

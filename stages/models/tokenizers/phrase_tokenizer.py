@@ -138,7 +138,7 @@ def _shared_blocks(documents: Iterable[Sequence[str]], shared: Collection[str]) 
 
 
 def _before_other_lines(blocks: Sequence[Sequence[str]], after: Sequence[str]) -> set[str]:
-    """Returns the phrases that a shared phrase or a line without a blank line before it may follow.
+    """Returns the phrases that may precede a shared phrase, or a line without a blank line before it.
 
     They do not take the newline of a blank line (see `_own_lines`): what follows would then be spelled in bytes.
 

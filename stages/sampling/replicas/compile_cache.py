@@ -30,7 +30,7 @@ def environment() -> dict[str, str]:
 
 
 def prepare(limit_bytes: int = LIMIT_BYTES) -> None:
-    """Makes the folder, for this user only, and removes the entries that were not used for longest above the limit.
+    """Makes the folder, for this user only, and removes the least recently used entries above the limit.
 
     Args:
         limit_bytes: Size that the folder may have. Entries of the last day stay, whatever their size.

@@ -57,7 +57,7 @@ def sleep(endpoint: Endpoint) -> None:
     """Makes an idle engine give up its GPU memory; `load` wakes it.
 
     At vLLM's level 2 neither weights nor KV cache are kept. Level 1 would keep the weights in the host's memory, but
-    they are older than those that the next turn samples with.
+    the next `load` replaces them anyway.
 
     Raises:
         EndpointError, OSError, http.client.HTTPException: It refused, or could not be reached.

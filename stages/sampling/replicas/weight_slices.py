@@ -27,7 +27,7 @@ class WeightSlices:
 
         Args:
             slices: Spans by name of the parameter, in order; the last one ends at the end of the tensor, flat. A name
-                whose parameter is missing here or has another size is left out, as is one of no plain float type.
+                whose parameter is missing here, has another size or no plain float type is left out.
         """
         digests: dict[str, str] = {}
         for adapted, parameter in self.model_runner.get_model().named_parameters():

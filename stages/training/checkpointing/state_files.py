@@ -24,7 +24,7 @@ FILE_BYTES = 64 << 20
 
 
 class StateWriter(FileSystemWriter):
-    """Writes several files at once, which do not depend on the folder or the machine: equal states have equal digests.
+    """Writes files in parallel that do not depend on the folder or the machine: equal states have equal digests.
 
     Args:
         folder: Folder of the state, which exists.
@@ -39,7 +39,7 @@ class StateWriter(FileSystemWriter):
         return StorageMeta()
 
     def _write_data(self, planner: SavePlanner, file_queue: Queue[Any]) -> Future[list[WriteResult]]:
-        """Replaces torch's own (2.13), which loses an error of any thread but the first, and so a full disk."""
+        """Replaces torch's own (2.13), which loses errors of all threads but the first, such as a full disk."""
         results: Queue[list[WriteResult]] = Queue()
 
         def write() -> None:

@@ -80,11 +80,11 @@ def layer_norm(shape: DecoderShape, name: str | None, factor: float = 1.0) -> nn
 class Mixture(nn.Module):
     """A mixture of experts, each a gated feed-forward network; a router chooses some per token (arXiv 2505.09388).
 
-    bf16 on a GPU computes all experts in three grouped products; otherwise one expert after the other is computed.
+    In bf16 on a GPU, three grouped products compute all experts; elsewhere, one expert is computed after another.
     Experts without tokens take part too, so that all processes have gradients of the same parameters.
 
     Args:
-        experts: Number of experts, and of those that compute a token.
+        experts: Number of experts, and of those that process a token.
         networks: The experts.
         width: Width of the residual stream.
 

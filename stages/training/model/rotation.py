@@ -41,7 +41,7 @@ def _llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
 
 
 def _yarn(frequencies: Tensor, rope: Rope, scaling: YarnScaling) -> Tensor:
-    """Divides frequencies by `factor` from the pair of dimensions with `beta_slow` turns on, and blends up to there."""
+    """Divides frequencies of at most `beta_slow` turns by `factor`, and blends those of up to `beta_fast`."""
 
     def pair(turns: float) -> float:
         return rope.dims * math.log(scaling.original_max_positions / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))

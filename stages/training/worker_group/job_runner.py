@@ -133,7 +133,7 @@ class JobRunner:
     def _steps(
         self, trainer: Trainer, checkpoints: StepCheckpoints, resumed: Sequence[StepMetrics], events: EventWriter
     ) -> list[StepMetrics]:
-        """Makes the steps that are left, writes step checkpoints when they are due, and returns the metrics of all."""
+        """Takes the remaining steps, writes step checkpoints when they are due, and returns the metrics of all."""
         steps, plan = list(resumed), trainer.steps()
         for number, rows in plan[len(resumed) :]:
             steps.append(trainer.step(number, rows, len(plan)))

@@ -128,7 +128,7 @@ class Grammar:
         return self._names.sub(lambda match: self._tokens[match.group()], text.translate(_PRIVATE))
 
     def statement(self, sentence: str) -> Statement | None:
-        """Returns the statement of a sentence without its final dot; None if it is not in the grammar."""
+        """Returns the statement of a sentence without its full stop; None if it is not in the grammar."""
         return self._statement(self._template(sentence.strip()))
 
     def _statement(self, template: str) -> Statement | None:

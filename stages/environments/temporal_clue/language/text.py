@@ -83,7 +83,7 @@ def write_ref(scenario: Scenario, ref: Ref) -> str:
 
 
 def write_statement(scenario: Scenario, statement: Statement) -> str:
-    """Returns a statement as a sentence without a final dot."""
+    """Returns a statement as a sentence without a full stop."""
     sentence = _sentence(scenario, statement)
     return sentence[0].upper() + sentence[1:]
 

@@ -1,4 +1,4 @@
-"""Derives the answers of puzzles with too many worlds to list. CP-SAT proves facts; worlds that it found refute them.
+"""Derives the answers of puzzles with too many worlds to list. CP-SAT proves facts; known worlds refute others.
 
 Clues are added one by one, the simplest first. Each time, the search finds the simple facts that follow from the clues
 so far. A fact may follow if it is true in every known world that these clues allow; one solve proves all such facts or
