@@ -157,6 +157,7 @@ def test_answers_of_the_route_are_stored_whole_graded_and_never_bought_again(pla
     assert (few.puzzles, len(place.ids())) == (1, 72), "another set with a puzzle that was answered"
 
 
+@pytest.mark.long
 def test_faults_of_a_provider_are_tried_again_and_answers_broken_off_count(place: Place) -> None:
     quiet = ask(place.ctx, place.model(), place.puzzles)
     again = Place(Store.open(str(place.folder / "other")), place.ctx, place.puzzles, place.proxy, place.folder)
@@ -309,6 +310,7 @@ def command(place: Place, **models: dict[str, Any]) -> list[str]:
     return ["benchmark", "--models", str(file), "--puzzles", f"{place.puzzles.key}:test", "--count", "6", *at]
 
 
+@pytest.mark.long
 def test_the_command_refuses_in_one_line_and_prints_figures_without_its_key(
     place: Place, commands: Installation
 ) -> None:

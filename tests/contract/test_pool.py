@@ -72,6 +72,7 @@ def replicas(engine: Engine) -> list[Replica]:
     return engine._replicas  # pyright: ignore[reportPrivateUsage]
 
 
+@pytest.mark.long
 def test_weights_are_exchanged_in_every_engine_and_each_draws_by_its_own_seed(
     engine: Engine, models: dict[str, Path]
 ) -> None:

@@ -154,6 +154,7 @@ def test_a_hopeless_completion_is_that_of_raw_vllm_up_to_the_token_that_made_it_
     assert {"early_stop"} < set(reasons), "some end by the rule, and some do not"
 
 
+@pytest.mark.long
 def test_a_full_cache_that_preempts_changes_no_completion(model: Path, engine: Engine, tmp_path: Path) -> None:
     asked = prompts(ChatTokenizer(model), 8)
     config = SamplingConfig(samples_per_prompt=16, max_tokens=300)
@@ -165,6 +166,7 @@ def test_a_full_cache_that_preempts_changes_no_completion(model: Path, engine: E
     assert_equal(crowded, [[(one.token_ids.tolist(), one.logprobs.tolist()) for one in group] for group in roomy])
 
 
+@pytest.mark.long
 def test_steps_that_are_scheduled_ahead_as_on_gpus_change_no_completion(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,8 @@ from tests.support.alarm_run import make_alarm_run
 from tests.support.prefect_server import own_server, prefect_api, reporting_to
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 
 class Server:
     """A server that can be started again on the same database."""

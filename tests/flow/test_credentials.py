@@ -25,6 +25,7 @@ def short_folder() -> Generator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.long
 def test_no_credential_is_written_anywhere(tmp_path: Path, short_folder: Path) -> None:
     """Neither where they are refused nor where a flow runs; `tests/contract` has servers that are dead or empty."""
     places = {name: tmp_path / name for name in ("home", "work", "served")}

@@ -294,6 +294,7 @@ def test_a_finished_run_is_read_not_repeated_though_it_was_pruned(
     assert stages and all("cached" in line.lower() for line in stages)
 
 
+@pytest.mark.long
 def test_another_run_of_the_recipe_begins_with_the_same_warm_start(story: dict[str, Any]) -> None:
     run: Run = story["run"]
     before = run.manifests()

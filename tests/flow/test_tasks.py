@@ -125,6 +125,7 @@ def test_only_transient_failures_are_retried(ctx: StageContext, error: type[Exce
     assert len(calls) == attempts
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800, method="thread")  # its alarm would make Prefect use another means than in a run
 @pytest.mark.usefixtures("_prefect")
 def test_waiting_for_a_gpu_does_not_count_against_the_time_limit(

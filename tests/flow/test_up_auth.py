@@ -21,6 +21,8 @@ from tests.support.json_page import check_documented
 from tests.support.prefect_server import own_server, prefect_api, without_prefect
 from tests.support.secrets import holders_of
 
+pytestmark = pytest.mark.long
+
 REQUEST = {
     "puzzles": {"puzzle": {"connectives": False}, "train": 8, "val": 4, "test": 4}, "profile": str(ONE_ENGINE)
 }  # fmt: skip
@@ -93,7 +95,6 @@ def test_a_run_is_retried_while_its_last_process_still_exits(locked: Installatio
     locked.wait(lambda: locked.tasks(run, 2) == {"prepare": "Cached"})
 
 
-@pytest.mark.long
 def test_a_typo_is_refused_by_the_command(locked: Installation) -> None:
     given = json.dumps({"request": {"recepi": "quickstart"}})
     done = locked.attempt("prefect", "deployment", "run", "train/quickstart", "--params", given)

@@ -74,6 +74,7 @@ def test_a_workaround_goes_with_the_version_that_needs_it_no_more(workaround: Ca
     assert fixed_in is None or Version(prefect.__version__) < Version(fixed_in), "delete it from prefect_workarounds"
 
 
+@pytest.mark.long
 def test_of_many_who_write_at_once_none_is_refused(tmp_path: Path) -> None:
     """Prefect's own server answers nine in ten of these requests with 503."""
     with (

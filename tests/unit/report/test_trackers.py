@@ -121,6 +121,7 @@ def test_tensorboard_reads_each_iteration_once_with_its_values_after_a_refresh(
     assert "A run for tests" in str(events.Tensors("recipe")[0].tensor_proto.string_val)
 
 
+@pytest.mark.long
 def test_wandb_offline_holds_every_iteration_and_the_values_after_a_refresh(
     made: tuple[Store, RunLayout], tmp_path: Path
 ) -> None:

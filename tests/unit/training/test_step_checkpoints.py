@@ -28,6 +28,7 @@ def start(machines: list[Machine], tmp_path: Path) -> tuple[Weights, Ref[Batch]]
     return machines[0].start(tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("machines", "place"),
     [(("folder", 1), "loss"), pytest.param(("memory", 2), "token_reward", marks=pytest.mark.release)],

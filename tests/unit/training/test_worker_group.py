@@ -137,6 +137,7 @@ def test_bad_input_is_told_and_the_worker_group_forgets(folder: Path, group: Wor
         group.run(job(folder, "short", TWO))
 
 
+@pytest.mark.long
 def test_a_full_disk_is_named(folder: Path, group: WorkerGroup, small_disk: Path) -> None:
     (small_disk / "other").write_bytes(bytes(shutil.disk_usage(small_disk).free - 8192))
     out = {"out_checkpoint_dir": small_disk / "checkpoint", "out_state_dir": small_disk / "state"}
