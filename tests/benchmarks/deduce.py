@@ -16,18 +16,18 @@ can be measured in several sessions; `docs/data/deduce.json` has those measured 
 """
 
 import argparse
-import json
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from flows.config.recipes import load_recipe
-from stages.environments.generate import PuzzleConfig, ZebraConfig, generate_nth
+from stages.environments.generate import PuzzleConfig, ZebraConfig
 from stages.environments.zebra.config import TIERS as ZEBRA_TIERS
 from tests.support.bars import Bar, tell
+from tests.support.boards import on_boards
 from tests.support.seeded import joined, over_seeds, parse, run_store, seeded_parser
-from tests.support.whole_runs import deerstalker, figures_of, from_warm_start, train
+from tests.support.whole_runs import figures_of, from_warm_start, train
 
 SEEDS = (701, 702, 703, 704, 705)
 ARMS: dict[str, list[str]] = {
@@ -77,22 +77,15 @@ def transfer(seed: int, options: argparse.Namespace, store: str) -> dict[str, di
         "one room more": own.model_copy(update={"rooms": tuple(size + 1 for size in own.rooms)}),
         "zebra, easy": ZEBRA_TIERS["easy"],
     }
-    rows: dict[str, dict[str, float]] = {}
-    for name, board in boards.items():
-        drawn = [generate_nth(board, seed + 1_000_000, number) for number in range(TRANSFER_PUZZLES)]
-        file = Path(store) / f"{name.replace(' ', '-').replace(',', '')}-{seed}.json"
-        fields = [{"num_clues": one.num_clues, "prompt": one.prompt, "solution": one.solution} for one in drawn]
-        file.write_text(json.dumps(fields))
-        run = f"{Path(options.recipe).stem}-{seed}-process"
-        sampling = ["--count", str(len(drawn)), "--max-tokens", str(2 * recipe.final.sampled.max_tokens)]
-        where = ["--puzzles", str(file), "--store", store, "--profile", options.profile]
-        strict = deerstalker("evaluate", "--checkpoint", run, *where, *sampling)["gradings"]["strict"]
-        rows[name] = {
-            f"{mode}_{metric}": 100 * strict[mode][metric]["mean"]
-            for mode in ("sampled", "greedy")
-            for metric in ("accuracy", "exact")
-        }
-    return rows
+    return on_boards(
+        f"{Path(options.recipe).stem}-{seed}-process",
+        boards,
+        store,
+        options.profile,
+        seed=seed,
+        puzzles=TRANSFER_PUZZLES,
+        max_tokens=2 * recipe.final.sampled.max_tokens,
+    )
 
 
 def figures(document: dict[str, Any]) -> dict[str, float]:

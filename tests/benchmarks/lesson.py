@@ -16,13 +16,10 @@ import argparse
 import statistics
 from typing import Any
 
-from artifacts.reading import Artifact
-from artifacts.store.store import Store
 from flows.config.recipes import load_recipe
-from flows.lookup.checkpoints import published_checkpoint
 from tests.support.bars import Bar, tell
 from tests.support.seeded import joined, over_seeds, parse, run_store, seeded_parser
-from tests.support.whole_runs import from_warm_start, train
+from tests.support.whole_runs import from_warm_start, train, warm_start_of
 
 SEEDS = (801, 802, 803, 804, 805)
 FURTHER = ("warm_start.schedule=linear", "warm_start.warmup_share=0")
@@ -42,11 +39,10 @@ def measure(seed: int, options: argparse.Namespace, store: str) -> dict[str, dic
     grpo = figures(before, "before") | figures(after, "after") | {"grpo_s": grpo_s}
     if not document["resumed"]:
         grpo["wall_s"] = document["wall_s"]
-    opened = Store.open(store, writable=False)
-    warm = Artifact.open(opened, published_checkpoint(f"{run}@0", opened))
+    warm_s = warm_start_of(run, store).manifest.provenance["seconds"]
     start = load_recipe(options.recipe, settings).warm_start
     assert start is not None
-    epochs = max(1, round(grpo_s / warm.manifest.provenance["seconds"] * start.epochs))
+    epochs = max(1, round(grpo_s / warm_s * start.epochs))
     model, _ = from_warm_start(run, store)
     further = [model, "iterations=0", f"warm_start.epochs={epochs}", *FURTHER]
     control = train(options.recipe, f"{run}-supervised", store, [*settings, *further], options.profile)

@@ -66,9 +66,14 @@ def figures_of(document: dict[str, Any]) -> dict[str, float]:
     } | {"wall_s": document["wall_s"]}
 
 
+def warm_start_of(run: str, store: str) -> Artifact:
+    """Returns the warm-started model of a run."""
+    opened = Store.open(store, writable=False)
+    return Artifact.open(opened, published_checkpoint(f"{run}@0", opened))
+
+
 def from_warm_start(run: str, store: str) -> list[str]:
     """Returns the settings by which another run begins with the warm-started model of a run."""
-    opened = Store.open(store, writable=False)
-    warm = Artifact.open(opened, published_checkpoint(f"{run}@0", opened))
-    model = {"source": "folder", "path": f"{opened.url}/{warm.key}/{warm.manifest.attempt}"}
+    warm = warm_start_of(run, store)
+    model = {"source": "folder", "path": f"{warm.store.url}/{warm.key}/{warm.manifest.attempt}"}
     return [f"model={as_toml(model)}", "warm_start=null"]
