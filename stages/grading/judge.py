@@ -30,7 +30,7 @@ _OUT_OF = re.compile(r"(?<!\s)\s*/\s*\d+(?:\.\d+)?")  # without the first part, 
 
 
 class JudgeConfig(ApiRequest, Access):
-    """A model behind an OpenAI-compatible API that scores completions; it has a benchmark's settings, and these."""
+    """A model behind an OpenAI-compatible API that scores completions: a benchmark's settings, and those of scoring."""
 
     prompt: str = Field(
         min_length=1,
