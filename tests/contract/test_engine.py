@@ -104,6 +104,7 @@ def assert_samples_are_trained(engine: Engine, digest: str, trained: Trained, sc
     assert gap_before > 0.45  # OLMo 2, which norms the projections, moves least: 0.84 was drawn
 
 
+@pytest.mark.long
 def test_an_engine_that_started_before_its_weights_existed_serves_them(models: dict[str, Path], tmp_path: Path) -> None:
     shape = tmp_path / "shape"
     shape.mkdir()
@@ -164,7 +165,7 @@ def test_an_engine_proves_its_weights_at_the_start_and_after_a_reload(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("dtype", [pytest.param("float16", marks=pytest.mark.release), "float32"])
 def test_an_engine_of_each_other_compute_type_proves_its_weights_too(
     models: dict[str, Path], tmp_path: Path, dtype: str
 ) -> None:
@@ -352,6 +353,7 @@ def test_an_engine_gets_adapters_of_each_family(tmp_path: Path, model: str) -> N
         assert_samples_are_trained(engine, "a", trained, tmp_path)
 
 
+@pytest.mark.long
 def test_an_engine_gets_adapters_and_loads_their_base_once(tmp_path: Path) -> None:
     """Adapters of one rank are loaded in place beside a base that came after the start; a larger one restarts it."""
     (tmp_path / "source").mkdir()

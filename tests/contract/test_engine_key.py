@@ -31,6 +31,8 @@ from tests.support.engine_facts import facts
 from tests.support.engines import TEXTS
 from tests.support.servers import free_port
 
+pytestmark = pytest.mark.long
+
 KEY = "9d4f6a0be21c4c7f8f30c5a1d2e7b684"
 MANIFEST = Path(__file__).parents[2] / "deployments" / "kubernetes" / "machines" / "engines.yaml"
 ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"

@@ -178,7 +178,7 @@ def forwarded(address: Path) -> Generator[str]:
         server.shutdown(socket.SHUT_RDWR)
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_an_engine_elsewhere_samples_beside_the_one_that_the_profile_asks_for(
     engine: Engine, models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

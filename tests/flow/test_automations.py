@@ -92,6 +92,7 @@ def test_a_run_that_falls_silent_is_crashed_and_others_are_left_alone(server: Se
     assert message == "No event for 30 s.", "a submitted run may take three times as long"
 
 
+@pytest.mark.release
 def test_a_run_is_heard_of_after_a_restart_of_its_server(server: Server) -> None:
     """Prefect's own server hears of it 15 minutes later, and calls it crashed before."""
 

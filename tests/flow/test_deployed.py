@@ -300,6 +300,7 @@ def test_a_run_that_nobody_executes_any_more_is_crashed(gone: str, story: dict[s
     assert "No event for" in story[gone]["message"]
 
 
+@pytest.mark.release
 def test_a_run_that_outlives_its_worker_is_missed_when_the_next_one_is_gone_too(
     story: dict[str, Any], installation: Installation
 ) -> None:

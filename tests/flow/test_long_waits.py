@@ -57,6 +57,7 @@ def api(disk: SmallDisk) -> Iterator[str]:
         yield api
 
 
+@pytest.mark.long
 def test_a_run_waits_for_the_slot_of_a_lost_machine_and_says_so(api: str, disk: SmallDisk) -> None:
     """The holder renews nothing, and its lease runs out as if a minute had passed."""
     prefect_api(api, "POST", "/v2/concurrency_limits/", {"name": "gpu", "limit": 1})

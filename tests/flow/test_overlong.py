@@ -32,6 +32,7 @@ def train(place: Installation, *settings: str) -> tuple[str, ...]:
     return ("train", "--recipe", str(QUESTIONS), "--run", "mine", *store, *(f"--set={word}" for word in words))
 
 
+@pytest.mark.long
 def test_a_long_prompt_is_refused_before_the_run_writes_anything(place: Installation) -> None:
     done = place.attempt("deerstalker", *train(place))
     assert done.returncode == 2, done.stderr
@@ -39,7 +40,7 @@ def test_a_long_prompt_is_refused_before_the_run_writes_anything(place: Installa
     assert not (place.store / "runs").exists(), "so the name of the run is free"
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_too_few_puzzles_after_dropping_are_refused_too(place: Installation) -> None:
     sizes = ("warm_start.texts_per_step=16", "evaluate.puzzles=8", "final.puzzles=8")  # all of each split
     done = place.attempt("deerstalker", *train(place, "puzzles.overlong=drop", *sizes))

@@ -64,7 +64,7 @@ def killed(out: Path, store: Path, prefect_api_url: str, *sizes: str) -> dict[st
     return drawn(store)
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_killed_command_is_continued_and_ends_the_same(tmp_path: Path, prefect_api_url: str) -> None:
     """`tests/unit/stages/test_prepare.py` interrupts the stage."""
     store = tmp_path / "store"

@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from flows.orchestration.run_environment import prepare_server_environment
 from flows.orchestration.server.local_server import InstallationRecord, StartedProcess, StartedWorker, start_guarded
 from tests.support.json_page import check_documented
@@ -26,6 +28,7 @@ def _down(store: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=store)
 
 
+@pytest.mark.long
 def test_a_server_that_does_not_answer_is_ended_and_its_worker_remembered(tmp_path: Path) -> None:
     home = prepare_server_environment(tmp_path)
     server, worker = _sleeper(home, "server"), _sleeper(home, "worker")

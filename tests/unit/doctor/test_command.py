@@ -43,6 +43,7 @@ def _bucket() -> Generator[S3Server]:
         yield server
 
 
+@pytest.mark.long
 def test_the_command_on_a_bucket_with_a_recipe_that_does_not_fit(tmp_path: Path) -> None:
     api = f"http://127.0.0.1:{free_port()}/api"
     with _bucket() as server:

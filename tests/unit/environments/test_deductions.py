@@ -26,6 +26,7 @@ from stages.environments.temporal_clue.proofs.steps import answer_statements
 from stages.environments.temporal_clue.worlds import enumerate_worlds
 from tests.support.puzzle_cases import TWO_ROOMS
 from tests.support.random_puzzles import random_statement
+from tests.support.tiers import long_except
 
 EASY = PuzzleConfig(suspects=(2, 3), weapons=(2, 2), rooms=(2, 4), motives=(0, 3))
 
@@ -249,7 +250,7 @@ def test_no_derivation_from_clues_that_leave_an_answer_open_or_contradict_one_an
         derive(replace(puzzle, clues=(*puzzle.clues, Not(puzzle.clues[0]))))
 
 
-@pytest.mark.parametrize("tier", ["reduced", "easy", "small"])
+@pytest.mark.parametrize("tier", long_except(["reduced", "easy", "small"], "reduced", "easy"))
 def test_a_written_derivation_is_proved_and_graded_right(tier: str) -> None:
     family = environment.get("temporal_clue")
     for seed in range(4):

@@ -159,7 +159,7 @@ def test_a_server_that_dies_is_started_again_and_the_flow_is_recorded_whole(lost
         assert database.execute("select state_name from task_run").fetchall() == [("Completed",)] * 3
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_server_lost_for_good_is_named_with_its_log(tmp_path: Path) -> None:
     done = _run(tmp_path, "lose the server for good", PREFECT_CLIENT_MAX_RETRIES="1")
     assert done.returncode == 1
@@ -193,7 +193,7 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     assert "nonsense" in done.stderr
 
 
-@pytest.mark.parametrize("at", ["start", "work"])
+@pytest.mark.parametrize("at", ["start", pytest.param("work", marks=pytest.mark.long)])
 def test_a_server_whose_disk_is_full_says_so(small_disk: Path, at: str) -> None:
     """It cannot write a log, and answers requests with HTTP 500."""
     subprocess.run(["mount", "-o", f"remount,size={'64k' if at == 'start' else '16m'}", str(small_disk)], check=True)

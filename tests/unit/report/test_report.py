@@ -249,6 +249,7 @@ def test_suites_are_drawn_beside_the_runs_own_curve(tmp_path: Path) -> None:
     assert set(summary(record, store)["suites"]["harder"]) == {0, 1, 2}
 
 
+@pytest.mark.long
 def test_kl_is_shown_where_the_run_has_a_reference(made: tuple[Store, RunLayout]) -> None:
     store, layout = made
     record = read_run(store, layout.run)

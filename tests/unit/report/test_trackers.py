@@ -165,6 +165,7 @@ def test_a_run_of_which_a_stage_is_refreshed_begins_another_wandb_run(
     assert runs == ["made", "made_refresh_1"]
 
 
+@pytest.mark.long
 def test_wandb_without_a_key_says_what_to_do_before_anything_runs(
     made: tuple[Store, RunLayout], tmp_path: Path
 ) -> None:

@@ -96,10 +96,12 @@ def compiled_as_on_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("model", "recomputed"),
     [
-        ("qwen2", False), ("qwen2", True), pytest.param("gemma3", False, marks=pytest.mark.release),
+        ("qwen2", False),
+        pytest.param("qwen2", True, marks=pytest.mark.long),
+        pytest.param("gemma3", False, marks=pytest.mark.release),
         pytest.param("qwen3-moe", True, marks=pytest.mark.release),
     ],
-)  # fmt: skip
+)
 def test_a_compiled_job_trains_as_an_eager_one(
     model: str, recomputed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

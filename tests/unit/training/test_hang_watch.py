@@ -73,9 +73,10 @@ def noticed(group: WorkerGroup, job: TrainJob, match: str, fault: Callable[[dict
     return time.monotonic() - (began or [submitted])[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "match"),
-    [(signal.SIGSTOP, "stopped for 5 s"), pytest.param(signal.SIGKILL, "died|RuntimeError", marks=pytest.mark.long)],
+    [(signal.SIGSTOP, "stopped for 5 s"), (signal.SIGKILL, "died|RuntimeError")],
 )
 def test_a_stopped_and_a_dead_rank_are_noticed(
     folder: Path, group: WorkerGroup, number: signal.Signals, match: str

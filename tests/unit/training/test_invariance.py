@@ -102,7 +102,7 @@ def test_processes_micro_batches_packing_and_memory_switches_do_not_matter(
     assert sorted(first) != sorted(second), "rows changed places, also between processes"
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_two_machines_equal_one_with_two_processes(
     folder: Path, trained_by: Callable[[int], dict[str, Trained]], tmp_path: Path
 ) -> None:

@@ -130,7 +130,7 @@ def test_skipped_steps_are_counted_over_a_resumption(checkpoint: Path, tmp_path:
         trainer.step(*plan[3], 4)
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_two_processes_agree(checkpoint: Path, tmp_path: Path) -> None:
     """One row of the mini-batch overflows: only one of the processes has it."""
     batch = columns()

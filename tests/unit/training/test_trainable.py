@@ -233,7 +233,7 @@ def test_a_state_goes_on_as_if_nothing_had_happened(folder: Path, tmp_path: Path
         built(folder, TrainableConfig()).load_state(tmp_path / "state")
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_two_processes_equal_one_and_a_worker_group_takes_another_choice(folder: Path, tmp_path: Path) -> None:
     with WorkerGroup(ONE, tmp_path / "one") as group:
         one = group.run(job(folder, tmp_path / "lora", MERGED, ONE))
