@@ -27,6 +27,8 @@ _TYPICAL_TOKENS = 1000.0
 """Length of an answer that the limit of tokens a minute assumes before the first answer, if no limit is sent."""
 _FROM_NOW_ON = (401, 402, 403, 404, 429)
 """HTTP statuses of refusals that do not depend on the prompt."""
+_REFUSALS = 3
+"""Number of questions, all refused before any is answered, from which the parameters are taken for the reason."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,15 @@ class Service:
         name: Name of the model in its file.
         access: Key, concurrency, limits and retries.
         price: Price of its answers; None if it is not known.
-        budget: The command's budget.
+        budget: The budget that it shares.
+        budget_setting: What raises the budget, for errors.
     """
 
     name: str
     access: Access
     price: TokenPrice | None
     budget: Budget = field(default_factory=Budget)
+    budget_setting: str = "--max-cost"
 
     @property
     def where(self) -> str:
@@ -82,12 +86,20 @@ def most_tokens(prompt: str, request: ApiRequest) -> Tokens | None:
     return None if limit is None else Tokens(len(prompt.encode()) + _OVERHEAD_TOKENS, limit)
 
 
-def cost_of(price: TokenPrice | None, usage: dict[str, Any]) -> float:
-    """Returns the cost of a reply in dollars by its usage; 0 without a price or counts."""
+def cost_of(price: TokenPrice | None, usage: dict[str, Any], most: float) -> float:
+    """Returns the cost of a reply in dollars by its usage, or `most` if that lacks a count; 0 without a price."""
     prompt, completion = usage_tokens(usage)
     if price is None:
         return 0.0
-    return price.cost(Tokens(prompt or 0, completion or 0, cached_tokens(usage)))
+    if prompt is None or completion is None:
+        return most
+    return price.cost(Tokens(prompt, completion, cached_tokens(usage)))
+
+
+def most_cost(price: TokenPrice | None, prompt: str, request: ApiRequest) -> float:
+    """Returns the highest possible cost of a request in dollars; 0 without a price or a limit of the length."""
+    tokens = most_tokens(prompt, request)
+    return 0.0 if price is None or tokens is None else price.cost(tokens)
 
 
 def usage_tokens(usage: dict[str, Any]) -> tuple[int | None, int | None]:
@@ -120,10 +132,11 @@ def buy(
         attempt: Where shards are stored.
         on_answer: Called after each stored answer.
         known_good: Whether the model has answered before with these parameters. If not, questions are asked one at a
-            time until one is answered, and a refusal ends the work.
+            time until one is answered.
 
     Raises:
-        BadInputError: The provider refuses the key, the model or the parameters.
+        BadInputError: The provider refuses the key, the model or the parameters: it refuses the first three questions,
+            or all if they are fewer.
         BudgetReachedError: The next answer might exceed the budget.
         TransientError: Some questions had no reply after all retries.
     """
@@ -145,6 +158,7 @@ class _Buyer:
         self._rate = TokenRate(service.access.tokens_per_minute)
         self._money = asyncio.Condition()
         self._stop: DeerstalkerError | None = None
+        self._refused: list[tuple[PuzzleSample, RefusedError]] = []
         self._lost: list[str] = []
         self._lost_in_a_row = 0
         self._stored = self._answered = self._tokens = 0
@@ -153,8 +167,8 @@ class _Buyer:
         access = self._service.access
         try:
             async with ApiClient(self._request, access, self._service.where) as client:
-                while not (known_good or self._answered or self._stop) and self._questions:
-                    await self._one(client, self._questions.popleft(), first=True)
+                if not known_good:
+                    await self._first(client)
                 async with asyncio.TaskGroup() as group:
                     for _ in range(min(access.concurrency, len(self._questions))):
                         group.create_task(self._work(client))
@@ -170,14 +184,24 @@ class _Buyer:
                 "the same command asks them again; failed_calls = 'count' counts them as wrong instead",
             )
 
+    async def _first(self, client: ApiClient) -> None:
+        """Asks one question at a time until one is answered; decides what those that were refused before it mean."""
+        while self._questions and not (self._answered or self._stop) and len(self._refused) < _REFUSALS:
+            await self._one(client, self._questions.popleft(), first=True)
+        for question, error in self._refused:
+            if self._answered:
+                await self._reject(question, error)
+            else:
+                self._stop = self._stop or stop_of(error, self._service.access, self._service.where)
+
     async def _work(self, client: ApiClient) -> None:
         while self._questions and self._stop is None:
             await self._one(client, self._questions.popleft(), first=False)
 
     async def _one(self, client: ApiClient, question: PuzzleSample, *, first: bool) -> None:
         service = self._service
-        most_cost = self._most_cost(question.prompt)
-        if not await self._reserved(most_cost):
+        most = most_cost(service.price, question.prompt, self._request)
+        if not await self._reserved(most):
             return
         cost = 0.0
         expected_tokens = len(question.prompt.encode()) / 4 + self._typical_tokens()
@@ -187,22 +211,24 @@ class _Buyer:
             token = sha256_json([self._request.identity(), question.answer])
             reply = await client.ask(question.prompt, question.sample, token)
             used_tokens = float(sum(count or 0 for count in usage_tokens(reply.usage)))
-            cost = cost_of(service.price, reply.usage) + reply.charged * most_cost
+            cost = cost_of(service.price, reply.usage, most) + reply.charged * most
             self._lost_in_a_row = 0
             self._answered += 1
             await self._store(question, reply)
         except RefusedError as error:
-            if first or error.status in _FROM_NOW_ON:
+            if error.status in _FROM_NOW_ON:
                 self._stop = self._stop or stop_of(error, service.access, service.where)
+            elif first:
+                self._refused.append((question, error))
             else:
-                await self._store(question, _no_reply("rejected", error.words, usage={"total_tokens": 0}))
+                await self._reject(question, error)
         except LostError as error:
-            cost = error.attempts * most_cost
+            cost = error.attempts * most
             await self._give_up(question, error)
         finally:
             self._rate.settle(expected_tokens, used_tokens)
             async with self._money:
-                service.budget.settle(most_cost, cost)
+                service.budget.settle(most, cost)
                 self._money.notify_all()
 
     def _typical_tokens(self) -> float:
@@ -210,27 +236,23 @@ class _Buyer:
             return self._tokens / self._stored
         return min(_TYPICAL_TOKENS, self._request.parameters.limit_tokens or _TYPICAL_TOKENS)
 
-    def _most_cost(self, prompt: str) -> float:
-        price, tokens = self._service.price, most_tokens(prompt, self._request)
-        return 0.0 if price is None or tokens is None else price.cost(tokens)
-
-    async def _reserved(self, most_cost: float) -> bool:
+    async def _reserved(self, most: float) -> bool:
         """Reserves money for an answer, waits while pending requests may free some; returns whether it succeeded."""
         budget = self._service.budget
         async with self._money:
-            while not budget.fits(most_cost) and budget.reserved > 1e-12 and self._stop is None:
+            while not budget.fits(most) and budget.reserved > 1e-12 and self._stop is None:
                 await self._money.wait()
-            if self._stop is None and not budget.fits(most_cost):
+            if self._stop is None and not budget.fits(most):
                 self._stop = BudgetReachedError(
                     self._service.where,
-                    f"the next answer may cost {dollars(most_cost)}, and {dollars(budget.spent)} of "
+                    f"the next answer may cost {dollars(most)}, and {dollars(budget.spent)} of "
                     f"{dollars(budget.limit or 0.0)} is spent; {self._stored} of {self._total} missing answers were "
                     "bought",
                     "",
-                    "raise --max-cost; the same command buys only what is missing",
+                    f"raise {self._service.budget_setting}; the same command buys only what is missing",
                 )
             if self._stop is None:
-                budget.reserved += most_cost
+                budget.reserved += most
             return self._stop is None
 
     async def _give_up(self, question: PuzzleSample, error: LostError) -> None:
@@ -246,6 +268,9 @@ class _Buyer:
                 "an API that answers",
                 "the same command asks again",
             )
+
+    async def _reject(self, question: PuzzleSample, error: RefusedError) -> None:
+        await self._store(question, _no_reply("rejected", error.words, usage={"total_tokens": 0}))
 
     async def _store(self, question: PuzzleSample, reply: Reply) -> None:
         await self._shards.add(row_of(question, reply))

@@ -1,5 +1,6 @@
 """A reward from another model: `grade.reward.judge` (see docs/own_loss.md). Its replies are stored and used again."""
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from artifacts.refs import Ref, Rollouts
 from artifacts.store.store import Store
 from stages.answering.limits import Budget
 from stages.answering.prices import TokenPrice
-from stages.answering.purchase import PuzzleSample, Service, buy
+from stages.answering.purchase import PuzzleSample, Service, buy, cost_of, most_cost
 from stages.answering.settings import Access, ApiRequest, refuse_keys
 from stages.answering.stored import missing_questions, stored_answers
 from stages.environments.puzzle import Puzzle
@@ -45,8 +46,8 @@ class JudgeConfig(ApiRequest, Access):
     max_cost: float | None = Field(
         default=None,
         ge=0.0,
-        description="Dollars that the judge may cost in an iteration; needs `price` and `parameters.max_tokens`. null: "
-        "no limit.",
+        description="Dollars that the judge may cost in an iteration, all attempts together; needs `price` and "
+        "`parameters.max_tokens`. null: no limit.",
     )
 
     @model_validator(mode="before")
@@ -122,7 +123,7 @@ class Verdicts:
         rewards: The reward of each, in order; 0 for one without an answer, and for a reply without a score.
         unread: Number of replies without a score.
         bought: Number of replies that were not stored before.
-        dollars: Their cost.
+        dollars: Cost of all replies, also of those that were stored before.
     """
 
     rewards: list[float]
@@ -160,7 +161,13 @@ def verdicts(
     asked = {text: PuzzleSample(puzzle.prompt_id, 0, 0, text)
              for text, (_, puzzle) in zip(texts, completions, strict=True) if text is not None}  # fmt: skip
     attempt, stored = stored_answers(store, config.asked, rollouts)
-    missing, budget, bought = missing_questions(asked.values(), stored), Budget(config.max_cost), 0
+    wanted = {question.answer: text for text, question in asked.items()}
+    spent = sum(
+        cost_of(config.price, json.loads(usage), most_cost(config.price, wanted[answer], config.asked))
+        for answer, usage, outcome in stored.select("answer", "usage", "outcome").iter_rows()
+        if answer in wanted and outcome != "rejected"
+    )
+    missing, budget, bought = missing_questions(asked.values(), stored), Budget(config.max_cost, spent), 0
 
     def count() -> None:
         nonlocal bought
@@ -168,11 +175,10 @@ def verdicts(
         on_answer(bought, len(missing))
 
     if missing:
-        service = Service(WHERE, config.access, config.price, budget)
+        service = Service(WHERE, config.access, config.price, budget, f"{WHERE}.max_cost")
         known_good = not stored.filter(pl.col("outcome") != "failed").is_empty()
         buy(missing, config.asked, service, attempt, count, known_good=known_good)
         _, stored = stored_answers(store, config.asked, rollouts)
-    wanted = {question.answer: text for text, question in asked.items()}
     replies = {wanted[answer]: text for answer, text in stored.select("answer", "text").iter_rows() if answer in wanted}
     scores = {text: config.score(reply) for text, reply in replies.items()}
     if scores and not any(score is not None for score in scores.values()):

@@ -36,8 +36,8 @@ class AdvantageConfig(Config):
         default=1e-8,
         ge=0,
         le=1e6,
-        description="The advantages of a group are 0 if its largest and smallest reward differ by no more than this, "
-        "unless the baseline is `batch_mean` or `none`.",
+        description="The advantages of a group are 0 if its largest and smallest reward differ by no more than this; "
+        "with the baseline `batch_mean`, all are if those of the batch do. It has no effect with the baseline `none`.",
     )
     level: Literal["outcome", "process"] = Field(
         default="outcome",
@@ -79,7 +79,7 @@ def batch_advantages(groups: Sequence[Rewards], config: AdvantageConfig) -> list
         config: Baseline and scale.
 
     Returns:
-        P arrays [G]. With the baselines `group_mean` and `leave_one_out` they are exactly 0 for a uniform group: a
+        P arrays [G]. They are exactly 0 where all rewards that are compared, of a group or of the batch, are equal: a
         rounding error in the mean of equal fractions would otherwise give advantages of about 1e-10, which look like a
         signal.
     """
@@ -87,10 +87,8 @@ def batch_advantages(groups: Sequence[Rewards], config: AdvantageConfig) -> list
 
 
 def is_uniform(rewards: Rewards, config: AdvantageConfig) -> bool:
-    """Returns whether rewards [N] give no advantages: there are none, or they equal the mean that is subtracted."""
-    return not rewards.size or (
-        config.baseline not in ("batch_mean", "none") and float(np.ptp(rewards)) <= config.uniform_tolerance
-    )
+    """Returns whether rewards [N] that are compared give no advantages: there are none, or they equal their mean."""
+    return not rewards.size or (config.baseline != "none" and float(np.ptp(rewards)) <= config.uniform_tolerance)
 
 
 def leave_one_out_factor(count: int, config: AdvantageConfig) -> float:
@@ -121,13 +119,8 @@ def divisor(rewards: Rewards, batch: Sequence[Rewards], config: AdvantageConfig)
 
 
 def _advantages(rewards_G: Rewards, groups: Sequence[Rewards], config: AdvantageConfig) -> Rewards:
-    if is_uniform(rewards_G, config):
+    compared_N = np.concatenate(groups) if config.baseline == "batch_mean" else rewards_G
+    if not rewards_G.size or is_uniform(compared_N, config):
         return np.zeros_like(rewards_G)
-    match config.baseline:
-        case "none":
-            centred_G = rewards_G
-        case "batch_mean":
-            centred_G = rewards_G - np.concatenate(groups).mean()
-        case "group_mean" | "leave_one_out":
-            centred_G = rewards_G - rewards_G.mean()
+    centred_G = rewards_G if config.baseline == "none" else rewards_G - compared_N.mean()
     return centred_G * leave_one_out_factor(rewards_G.size, config) / divisor(rewards_G, groups, config)

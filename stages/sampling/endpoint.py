@@ -75,7 +75,8 @@ class Endpoint:
         """Sends a request over a connection and returns the body of the response.
 
         Args:
-            connection: A connection of this endpoint; it is opened again if the server has closed it.
+            connection: A connection of this endpoint, which opens if it is closed. One that the server closes while it
+                is idle breaks at its next request.
             method: HTTP method.
             path: Path, appended to that of the URL.
             body: Value to send as JSON; None for no body.

@@ -25,12 +25,15 @@ class Judge:
 
 
 @contextmanager
-def judge_server(rule: Callable[[str], str], key: str | None = None) -> Generator[Judge]:
+def judge_server(
+    rule: Callable[[str], str | None], key: str | None = None, *, states_usage: bool = True
+) -> Generator[Judge]:
     """Serves a judge while the block runs.
 
     Args:
-        rule: Returns the reply to a question.
+        rule: Returns the reply to a question; None refuses it.
         key: The key that it requires; None for none.
+        states_usage: Whether a reply has the numbers of its tokens: 10 of the prompt and 2 of the reply.
     """
     judge = Judge()
 
@@ -61,9 +64,13 @@ def judge_server(rule: Callable[[str], str], key: str | None = None) -> Generato
                 return
             question = request["messages"][-1]["content"]
             judge.asked.append(question)
-            reply = {"message": {"role": "assistant", "content": rule(question)}, "finish_reason": "stop", "index": 0}
-            usage = {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}
-            self.answer(200, {"id": f"reply-{len(judge.asked)}", "model": MODEL, "choices": [reply], "usage": usage})
+            if (text := rule(question)) is None:
+                self.answer(400, {"error": {"message": "longer than the context"}})
+                return
+            reply = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop", "index": 0}
+            body = {"id": f"reply-{len(judge.asked)}", "model": MODEL, "choices": [reply]}
+            usage = {"usage": {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}}
+            self.answer(200, body | usage if states_usage else body)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             pass

@@ -26,6 +26,8 @@ from stages.sampling.replicas.window import Window
 
 POLL_S = 1.0
 POLL_TIMEOUT_S = 2.0
+REUSED_WITHIN_S = 2.0
+"""A connection that was idle for longer is opened again, because vLLM closes one after 5 s."""
 
 
 @dataclass(eq=False)
@@ -199,7 +201,7 @@ class Call:
 
     def _work(self, member: Member) -> None:
         """Samples prompts over one connection until the engine leaves the call or fails."""
-        connection = member.source.endpoint.connect(None)
+        connection, used_s = member.source.endpoint.connect(None), 0.0
         with self._changed:
             member.connections.add(connection)
         try:
@@ -207,7 +209,10 @@ class Call:
                 try:
                     if (prompt := self._take(member)) is None:
                         return
+                    if time.monotonic() - used_s > REUSED_WITHIN_S:
+                        connection.close()
                     self._sample(member, connection, prompt)
+                    used_s = time.monotonic()
                 finally:
                     member.window.leave()
         except EndpointError as error:

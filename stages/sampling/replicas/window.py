@@ -22,7 +22,7 @@ class Window:
     largest_limit: int = field(init=False)
     active: int = 0
     closed: bool = False
-    preemptions: float = 0.0
+    preemptions: float | None = None
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def __post_init__(self) -> None:
@@ -53,12 +53,12 @@ class Window:
         """Adjusts the limit by the engine's counters.
 
         Args:
-            preemptions: Number of preemptions since the engine's start.
+            preemptions: Number of preemptions since the engine's start. Those of the first observation are not new.
             waiting: Number of sequences that the engine has not begun.
             kv_cache_use: Share of the KV cache in use, 0 to 1.
         """
         with self._changed:
-            if preemptions > self.preemptions:
+            if self.preemptions is not None and preemptions > self.preemptions:
                 self.limit = max(1, int(min(self.limit, self.active) * SHRINK))
             elif waiting == 0 and kv_cache_use < SHRINK and self.limit < self.largest_limit:
                 self.limit += 1

@@ -68,6 +68,14 @@ def test_the_mean_of_the_batch_serves_groups_of_one_completion() -> None:
         AdvantageConfig(baseline="batch_mean", scale="population_std")
 
 
+@pytest.mark.parametrize("groups", [[[], [0.5], []], [[0.0], [0.0], [0.0]], [[0.1] * 3, [0.1] * 3]])
+def test_a_batch_of_equal_rewards_has_no_advantages(groups: list[list[float]]) -> None:
+    """Such as that of the only completion that ended, where others are masked: the deviation over N - 1 is 0 / 0."""
+    config = AdvantageConfig(baseline="batch_mean", scale="batch_std", epsilon=0.0)
+    advantages = batch_advantages([np.array(rewards) for rewards in groups], config)
+    assert [values.tolist() for values in advantages] == [[0.0] * len(rewards) for rewards in groups]
+
+
 def test_one_completion_or_none_is_no_group() -> None:
     for baseline in ("group_mean", "leave_one_out"):
         assert of_one([1.0], baseline=baseline).tolist() == [0.0]

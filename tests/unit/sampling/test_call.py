@@ -1,16 +1,21 @@
-"""The threads of a call: how many wake for a prompt."""
+"""The threads and connections of a call."""
 
 import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from stages.sampling.client import Prompt, ReadyEngine
+from stages.sampling.completions import Completion, Completions, to_bytes
 from stages.sampling.config import SamplingConfig
 from stages.sampling.endpoint import Endpoint
-from stages.sampling.replicas.call import Call, EngineLoss
+from stages.sampling.replicas import call as call_module
+from stages.sampling.replicas.call import Answer, Call, EngineLoss
+from tests.support.serving import serving
 from tests.support.waiting import wait_until
 
 
@@ -50,3 +55,36 @@ def test_a_further_turn_wakes_one_thread(monkeypatch: pytest.MonkeyPatch, tmp_pa
         assert isinstance(call.next(120.0), EngineLoss)
         time.sleep(0.2)  # for those that wake in vain
         assert waited_for.ended - before == 1
+
+
+class ClosesIdleConnections(BaseHTTPRequestHandler):
+    """Answers with one completion, and closes a connection 0.3 s after its last request, as vLLM's server after 5 s."""
+
+    protocol_version, timeout = "HTTP/1.1", 0.3
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        completion = Completion(np.zeros(1, np.int32), np.zeros(1, np.float32), "stop")
+        content = to_bytes(Completions([completion], ["0"]))
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+
+def test_a_prompt_after_a_pause_loses_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the next turn of an episode whose tool takes long."""
+    monkeypatch.setattr(call_module, "REUSED_WITHIN_S", 0.1)
+    config = SamplingConfig(samples_per_prompt=1)
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), ClosesIdleConnections)) as server:
+        engine = ReadyEngine(Endpoint(f"http://127.0.0.1:{server.server_address[1]}"), "w", "0", 0)
+        with Call([Prompt("0", [1])], config, (), engines=1, max_num_seqs=1, stall_timeout_s=60.0, turns=True) as call:
+            call.join(engine)
+            for turn in range(3):
+                assert isinstance(call.next(120.0), Answer), turn
+                time.sleep(0.6)
+                call.put_first([Prompt(str(turn + 1), [1])])
+            assert isinstance(call.next(120.0), Answer)

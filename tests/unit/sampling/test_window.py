@@ -14,6 +14,8 @@ def test_a_preemption_shrinks_by_a_quarter_of_what_is_in_flight_and_room_grows_b
     window = Window(limit=16)
     for _ in range(12):
         assert window.enter()
+    window.observe(preemptions=1, waiting=30, kv_cache_use=1.0)
+    assert window.limit == 16, "of an earlier call to the same engine"
     window.observe(preemptions=2, waiting=30, kv_cache_use=1.0)
     assert window.limit == 9
     window.observe(preemptions=2, waiting=3, kv_cache_use=0.2)

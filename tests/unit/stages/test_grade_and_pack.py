@@ -22,12 +22,13 @@ from artifacts.store.store import Store
 from artifacts.tensors import BATCH_FILE, PackedBatch
 from flows.checks.judge import check_judge
 from flows.config.recipes import load_recipe
+from stages.answering.limits import BudgetReachedError
 from stages.context import Profile, StageContext
 from stages.environments.puzzle import Puzzle
 from stages.environments.solver_tool import write_tool_output
 from stages.environments.tables import to_table
 from stages.grade import GradeConfig, grade
-from stages.grading.judge import JudgeConfig, verdicts
+from stages.grading.judge import JudgeConfig, Verdicts, verdicts
 from stages.grpo.packing import PackConfig
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.models.tokenizers.phrase_tokenizer import CHAT_TEMPLATE, END_OF_TURN, build_tokenizer
@@ -464,6 +465,47 @@ def test_a_reply_without_a_score_earns_nothing_and_none_with_one_is_an_error(sta
                 stages.store,
                 lambda *_: None,
             )
+
+
+def ask_judge(stages: Stages, judge: Judge, **settings: Any) -> Verdicts:
+    """The judge's verdicts on three completions of 0, 1 and 2 answers, asked about in this order."""
+    config = JudgeConfig.model_validate(judged(judge, concurrency=1, **settings)["judge"])
+    texts = ["none", "A. 1", "A. 1\nB. 2"]
+    puzzles = [(text, FIVE_LETTERS) for text in texts]
+    return verdicts(config, puzzles, stages.rollouts, stages.store, lambda *_: None)
+
+
+def test_a_question_that_the_judge_refuses_earns_nothing_though_it_is_the_first(stages: Stages) -> None:
+    with judge_server(lambda question: None if "none" in question else counted(question)) as judge:
+        assert (found := ask_judge(stages, judge)).rewards == [0.0, 0.4, 0.8]
+        assert (found.unread, found.bought, len(judge.asked)) == (1, 3, 3)
+        assert ask_judge(stages, judge).bought == 0, "the refusal is stored"
+        with pytest.raises(BadInputError, match="it refuses the request: HTTP 400: longer than"):
+            ask_judge(stages, judge, parameters={"temperature": 0.5}, prompt="none of {completion}")
+        assert len(judge.asked) == 6, "three refusals and no answer: it is not the questions"
+
+
+def test_the_dollars_of_a_judge_are_those_of_all_attempts(stages: Stages) -> None:
+    """A reply costs 2 dollars, and might cost 4."""
+    price = {"input": 0.0, "output": 1e6, "source": "this test", "date": "2026-11-28"}
+    paid = {"price": price, "parameters": {"max_tokens": 4}}
+    with judge_server(counted) as judge:
+        for _ in range(2):
+            with pytest.raises(
+                BudgetReachedError, match=r"\$4\.0000 of \$7\.0000 is spent.*raise grade\.reward\.judge\.max_cost"
+            ):
+                ask_judge(stages, judge, max_cost=7.0, **paid)
+            assert len(judge.asked) == 2
+        found = ask_judge(stages, judge, max_cost=8.0, **paid)
+        assert (found.bought, found.dollars) == (1, 6.0)
+
+
+def test_a_reply_without_the_number_of_its_tokens_takes_the_most_from_a_budget(stages: Stages) -> None:
+    price = {"input": 0.0, "output": 1e6, "source": "this test", "date": "2026-11-28"}
+    with judge_server(counted, states_usage=False) as judge:
+        with pytest.raises(BudgetReachedError, match=r"\$4\.0000 of \$7\.0000 is spent; 1 of 3"):
+            ask_judge(stages, judge, max_cost=7.0, price=price, parameters={"max_tokens": 4})
+        assert len(judge.asked) == 1
 
 
 @pytest.mark.parametrize(
