@@ -24,6 +24,7 @@ from artifacts.errors import BadInputError
 from stages.models.adapters import base_of, has_adapter, read_adapter_config
 from stages.models.shape import DecoderShape
 from stages.models.tensors import FILE_BYTES
+from stages.processes.memory import refused_allocation
 from stages.training.checkpointing.checkpoint import (
     StoredWeights,
     adapter_name,
@@ -307,6 +308,7 @@ class TrainedWeights:
 
         Raises:
             BadInputError: The folder is not a state of this decoder.
+            RuntimeError: Another process was lost, or memory was refused.
         """
         if checkpoint is not None and self.publishes_adapter:
             self._load_base(checkpoint)
@@ -316,6 +318,8 @@ class TrainedWeights:
                 storage_reader=FileSystemReader(folder),
                 planner=HeartbeatLoadPlanner(self._heartbeat),
             )
-        except (CheckpointException, OSError, ValueError, RuntimeError) as error:
+        except (CheckpointException, OSError, ValueError) as error:
+            if refused_allocation(str(error)):
+                raise RuntimeError(str(error)) from error
             raise BadInputError(str(folder), f"unreadable ({error})", "an optimizer state of this model") from error
         self.refresh()

@@ -89,7 +89,7 @@ class Mixture(nn.Module):
         width: Width of the residual stream.
 
     Attributes:
-        members: [S, N] 1 for the tokens of each sequence; the caller sets it before a forward pass.
+        members: [S, N] bool, true for the tokens of each sequence; the caller sets it before a forward pass.
         loads: Takes, of each sequence, how often each expert was chosen and the sum of its probabilities, [S, experts];
             None while backward computes the layer again.
     """
@@ -108,7 +108,8 @@ class Mixture(nn.Module):
         chances = torch.softmax(self.router(tokens).float(), -1)
         factors, chosen = chances.topk(active, -1)  # [N, active]
         if self.members is not None:
-            load = self.members @ torch.zeros_like(chances).scatter(1, chosen, 1.0), self.members @ chances
+            members = self.members.to(chances.dtype)
+            load = members @ torch.zeros_like(chances).scatter(1, chosen, 1.0), members @ chances
             if self.loads is not None:
                 self.loads.append(load)
         if self.settings.normalized:

@@ -34,7 +34,8 @@ class ModelInputs:
         predictors: [C] flat index of the token before each target, whose logits predict it.
         targets: [C] token ids.
         sequences: [C] which completion a target belongs to, from 0 to S - 1; None for a model without experts.
-        members: [S, N] 1 for the tokens of a completion and of its prompt, else 0; None likewise.
+        members: [S, N] bool, true for the tokens of a completion and of its prompt; None likewise. FSDP2 would cast
+            numbers of another floating-point type to the compute type.
     """
 
     tokens: Tensor
@@ -113,7 +114,7 @@ class DecoderModel(nn.Module):
         if self.shape.experts is not None:
             prompts = flat.parent_ids[flat.predictors[1]]
             pairs, sequences = torch.stack([flat.sequences, prompts]).unique(dim=1, return_inverse=True)
-            members = (flat.segment_ids == pairs[:, :, None]).any(0).float()
+            members = (flat.segment_ids == pairs[:, :, None]).any(0)
         return ModelInputs(
             tokens=to_device(flat.tokens[None], device),
             attention=replace(attention, sliding=sliding),

@@ -22,7 +22,7 @@ from stages.training.trainer_batch import TrainerBatch
 
 
 class PolicyObjective(Objective):
-    """The losses of `stages.grpo.loss`. Those of texts (`cross_entropy`) need no numbers under the starting weights.
+    """The losses of `stages.grpo.loss`. Those of texts need no numbers under the starting weights.
 
     Args:
         settings: How the job trains.
@@ -36,7 +36,11 @@ class PolicyObjective(Objective):
     ) -> None:
         super().__init__(settings, batch, device)
         self._config = settings.loss
-        self._texts = self._config.kind == "cross_entropy"
+        self._texts = (
+            self._config.kind == "cross_entropy"
+            and self._config.importance_correction == "none"
+            and self._config.kl_estimator != "unbiased_k3"
+        )
         if self._config.old_logprobs == "trainer" and not self._texts:
             self.numbers[OLD] = self.unknown()
         if with_reference:

@@ -133,7 +133,7 @@ class WorkerGroup:
         queue.write_hardware(self.hardware)
         self._kernel_kills = kernel_kills()
         self._agent = start_agent(queue, self.hardware, 0, network)
-        self._queue, self._jobs = queue, 0
+        self._queue, self._jobs, self._write = queue, 0, None
 
     def score(self, job: ScoreJob) -> TrainTotals:
         """Runs one job that computes log-probabilities, and waits for it; the state in memory stays as it is.

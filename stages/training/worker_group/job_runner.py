@@ -1,5 +1,6 @@
 """Runs training jobs on one worker process: loads, trains step by step, saves."""
 
+import gc
 import os
 import time
 from collections.abc import Generator, Sequence
@@ -67,6 +68,7 @@ class JobRunner:
             BadInputError: The job, its batch or its checkpoint is invalid.
         """
         totals = score(job, self._device, shards(self._hardware, self._device, self._hardware.world), self._heartbeat)
+        self._free_models()
         if self._rank == 0:
             events.send("done", **totals.model_dump())
 
@@ -106,6 +108,7 @@ class JobRunner:
             torch.cuda.reset_peak_memory_stats(self._device)
         if not resumed:
             trainer.prepare(lambda: self._reference(job, shape, sharded))
+            self._free_models()
         if job.paths.out_values_file is not None:
             values = trainer.kept_numbers()[OLD].view(batch.shape)
             if first:
@@ -190,12 +193,18 @@ class JobRunner:
         return weights
 
     def _new_weights(self, job: TrainJob, shape: DecoderShape, sharded: bool) -> TrainedWeights:
-        self._weights = None  # frees the weights of an earlier job before the new ones are built
+        self._weights = None
+        self._free_models()  # the weights of an earlier job, before the new ones are built
         settings = job.settings
         return TrainedWeights(
             shape, job.hardware, self._device, sharded, settings.trainable, self._heartbeat,
             settings.optimizer.master_dtype,
         )  # fmt: skip
+
+    def _free_models(self) -> None:
+        """Frees models without a reference, which on GPUs are cycles: compiled layers, and the hooks of FSDP2."""
+        if self._device.type == "cuda":
+            gc.collect()
 
     def _check_memory(self, job: TrainJob, weights: TrainedWeights, batch: TrainerBatch) -> None:
         """Raises BadInputError if the longest row of the batch does not fit into memory beside the weights."""

@@ -1,14 +1,17 @@
 """Optimizer steps: independent of micro-batches, packing and sharding; hand-checked old log-probabilities."""
 
+import traceback
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from pydantic import ValidationError
 from safetensors.numpy import save_file
 from safetensors.torch import load_file
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
@@ -18,6 +21,7 @@ from stages.grpo.loss import TokenLoss
 from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.shape import read_shape
 from stages.training.job import LossConfig, OptimizerConfig
+from stages.training.model import master_weights
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.model.placement import load_reference
 from stages.training.objectives.objective import StepLoss
@@ -74,6 +78,8 @@ def test_the_loss_of_the_router_depends_on_neither_rows_nor_processes(tmp_path: 
     savers = {"micro_batch_tokens": 10, "activation_checkpointing": True, "sharded": True}
     assert_same(whole, train(folder, tmp_path, columns, loss=loss, **savers))
     assert_same(whole, train(folder, tmp_path, repacked(columns), loss=loss, micro_batch_tokens=40))
+    in_bf16, _ = train(folder, tmp_path, columns, loss=loss, compute_dtype="bf16", sharded=True)
+    assert in_bf16[0].router_aux_loss == pytest.approx(whole[0][0].router_aux_loss, rel=0.02)
     without = train(folder, tmp_path, columns)
     (*_, evened), (*_, plain) = ([step.router_aux_loss or 0.0 for step in metrics] for metrics, _ in (whole, without))
     assert plain > evened > 2, "two experts a token"
@@ -235,10 +241,8 @@ def test_trainer_logprobs_make_the_first_ratio_one(checkpoint: Path, tmp_path: P
     assert metrics[0].sampler_gap_mean == pytest.approx(metrics[2].sampler_gap_mean)
 
 
-def test_sampler_gap_is_that_of_the_starting_weights(checkpoint: Path, tmp_path: Path) -> None:
-    """Sampler log-probabilities set 0.125 above the trainer's: gap 0.125, ratio exp(-0.125)."""
-    columns = tree_batch(5, [1, 2])
-    path = tmp_path / "batch.safetensors"
+def with_logprobs_of(checkpoint: Path, columns: dict[str, NDArray[Any]], path: Path, more: float) -> None:
+    """Makes the sampler's log-probabilities of a batch of two rows those of a checkpoint plus `more`."""
     save_file(columns, path)
     weights = TrainedWeights(read_shape(checkpoint), TrainHardware(compute_dtype="fp32"), CPU, sharded=False)
     weights.load_checkpoint(checkpoint)
@@ -246,7 +250,25 @@ def test_sampler_gap_is_that_of_the_starting_weights(checkpoint: Path, tmp_path:
     inputs = weights.policy.inputs(flat, torch.float32, torch.device("cpu"))
     with torch.no_grad():
         logprobs, *_ = weights.policy(inputs, 1.0)
-    columns["sampler_logprobs"].reshape(-1)[flat.addresses.numpy()] = (logprobs + 0.125).numpy()
+    columns["sampler_logprobs"].reshape(-1)[flat.addresses.numpy()] = (logprobs + more).numpy()
+
+
+def test_a_loss_of_texts_is_corrected_by_the_starting_weights(checkpoint: Path, tmp_path: Path) -> None:
+    """The sampler had them, so every factor is 1, also once the weights have moved."""
+    columns = tree_batch(5, [1, 2])
+    with_logprobs_of(checkpoint, columns, tmp_path / "batch.safetensors", 0.0)
+    plain, _ = train(checkpoint, tmp_path, columns, epochs=3, loss=LossConfig(kind="cross_entropy"))
+    correcting = {"importance_correction": "token_truncate", "importance_cap": 1e6, "old_logprobs": "trainer"}
+    loss = LossConfig.model_validate({"kind": "cross_entropy", **correcting})
+    corrected, _ = train(checkpoint, tmp_path, columns, epochs=3, loss=loss)
+    assert plain[2].loss < plain[0].loss - 0.01
+    assert [step.loss for step in corrected] == pytest.approx([step.loss for step in plain], abs=1e-5)
+
+
+def test_sampler_gap_is_that_of_the_starting_weights(checkpoint: Path, tmp_path: Path) -> None:
+    """Sampler log-probabilities set 0.125 above the trainer's: gap 0.125, ratio exp(-0.125)."""
+    columns = tree_batch(5, [1, 2])
+    with_logprobs_of(checkpoint, columns, tmp_path / "batch.safetensors", 0.125)
     metrics, _ = train(checkpoint, tmp_path, columns, epochs=1)
     assert metrics[0].sampler_gap_mean == pytest.approx(0.125, abs=1e-5)
     assert metrics[0].ratio_mean == pytest.approx(np.exp(-0.125), abs=1e-5)
@@ -358,6 +380,31 @@ def test_state_round_trip_is_exact(checkpoint: Path, tmp_path: Path) -> None:
             moments = [(weights.optimizer.state[p][key], other.optimizer.state[q][key]) for key in MOMENTS]
             for a, b in [(p, q), *moments]:
                 assert torch.equal(a, b.full_tensor() if isinstance(b, DTensor) else b)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (RuntimeError("Connection closed by peer"), RuntimeError),
+        (
+            CheckpointException("load", {1: (MemoryError("no memory"), traceback.StackSummary())}),
+            RuntimeError,
+        ),
+        (CheckpointException("load", {0: (ValueError("size mismatch"), traceback.StackSummary())}), BadInputError),
+    ],
+)
+def test_a_lost_process_or_a_lack_of_memory_is_no_damaged_state(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, raised: type[Exception]
+) -> None:
+    """torch has the errors of files in a `CheckpointException`, and gloo and NCCL raise a plain RuntimeError."""
+
+    def load(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(master_weights, "load", load)
+    weights = TrainedWeights(read_shape(checkpoint), TrainHardware(compute_dtype="fp32"), CPU, sharded=False)
+    with pytest.raises(raised, match=r"(?s)closed by peer|no memory|unreadable .*size mismatch"):
+        weights.load_state(tmp_path / "state")
 
 
 @pytest.mark.parametrize("sharded", [False, True])

@@ -95,6 +95,12 @@ def test_a_model_is_scored_beside_the_state_in_memory(folder: Path, group: Worke
     warm = group.run(job(folder, "warm-after", warm=True))
     cold = group.run(job(folder, "cold-after", state_dir=folder / "before" / "state"))
     assert [step.loss for step in warm.steps] == [step.loss for step in cold.steps]
+    write = group.write
+    group.wait_until_written()
+    group.stop()
+    group.score(scoring)
+    group.remember("a state of processes that have ended", write)
+    assert group.holding is None
 
 
 @pytest.mark.long
