@@ -18,7 +18,7 @@ from artifacts.documents.self_checksum import shard_name
 from artifacts.documents.store_format import FORMAT_VERSION
 from artifacts.errors import IdentityMismatchError
 from artifacts.identity import Identity, differences
-from artifacts.layout import attempt_name, manifest_key, progress_name
+from artifacts.layout import REFRESHED_NAME, attempt_name, manifest_key, progress_name
 from artifacts.local.input_files import LARGEST_TABLE
 from artifacts.manifest import Manifest, StoredFile, content_digest
 from artifacts.provenance import provenance
@@ -28,9 +28,6 @@ from artifacts.schemas import TableSchema, validated
 from artifacts.store.directory import synchronise_folder
 from artifacts.store.store import MissingKeyError, StartProgress, Store
 from artifacts.store.transfer import digests_of_files
-
-REFRESHED_NAME = "refreshed.json"
-"""Name of the manifest of an artifact that a refresh has outdated, beside the artifact's files."""
 
 
 class NotPublishedError(Exception):

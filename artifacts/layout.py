@@ -9,6 +9,8 @@ from artifacts.errors import BadInputError
 from artifacts.identity import Identity
 
 MANIFEST_NAME = "manifest.json"
+REFRESHED_NAME = "refreshed.json"
+"""Name of the manifest of an artifact that a refresh has outdated, beside the artifact's files."""
 RUNS = "runs"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAME_RULE = "1 to 64 letters, digits, dots, dashes and underscores, beginning with a letter or a digit"

@@ -14,11 +14,12 @@ from typing import Self
 from artifacts.documents.self_checksum import check_seal, sealed_json
 from artifacts.errors import BadInputError
 from artifacts.identity import Identity
-from artifacts.layout import RunLayout, artifact_of, manifest_key
+from artifacts.layout import IN_ATTEMPT, REFRESHED_NAME, RunLayout, artifact_of, manifest_key
 from artifacts.manifest import Manifest
+from artifacts.refs import Decision
 from artifacts.store.store import MissingKeyError, Store
 
-_NAME = re.compile(r"([a-z_]+)(?:@(\d+))?")
+_NAME = re.compile(r"([a-z_]+)(?:@([0-9]{1,7}))?")
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class Refreshes:
 
 
 def record_request(
-    store: Store, layout: RunLayout, names: Sequence[str], since: datetime, known: Collection[str]
+    store: Store, layout: RunLayout, names: Sequence[str], since: datetime, known: Collection[str], *, last: int
 ) -> Refreshes:
     """Records a request and returns all requests of the run.
 
@@ -128,30 +129,35 @@ def record_request(
         names: Stages, each `stage` or `stage@iteration`.
         since: Time of the request.
         known: Names of the stages that can be requested.
+        last: The last iteration that the command runs.
 
     Raises:
-        BadInputError: A name is not in `known`, the files that a stage would have to read again were pruned, or an
-            artifact was made in the future.
+        BadInputError: A name is not in `known`, its iteration has no such artifact, the files that a stage would have
+            to read again were pruned, or an artifact was made in the future.
     """
-    for name in names:
-        match = _NAME.fullmatch(name)
-        if match is None or match[1] not in known:
-            raise BadInputError("refresh", repr(name), ", ".join(known), "name a stage, or STAGE@ITERATION")
+    request = RefreshRequest(tuple(_written_once(name, known) for name in names), since)
     stored = Refreshes.read(store, layout)
-    request = RefreshRequest(tuple(names), since)
-    open_already = any(not old.done and set(old.names) == set(names) for old in stored.requests)
+    open_already = any(not old.done and set(old.names) == set(request.names) for old in stored.requests)
     if not names or open_already or any(old.since == since for old in stored.requests):
         return stored
-    _refuse_impossible(store, layout, request)
+    _refuse_impossible(store, layout, request, last)
     _write(store, layout, request)
     return Refreshes(tuple(sorted((*stored.requests, request), key=lambda item: item.since)))
 
 
-def _refuse_impossible(store: Store, layout: RunLayout, request: RefreshRequest) -> None:
+def _written_once(name: str, known: Collection[str]) -> str:
+    """Returns a name as requests store it: `sample@3` for `sample@0003`."""
+    match = _NAME.fullmatch(name)
+    if match is None or match[1] not in known:
+        raise BadInputError("refresh", repr(name), ", ".join(known), "name a stage, or STAGE@ITERATION")
+    return match[1] if match[2] is None else f"{match[1]}@{int(match[2])}"
+
+
+def _refuse_impossible(store: Store, layout: RunLayout, request: RefreshRequest, last: int) -> None:
     """Refuses a request that could not be carried out.
 
-    Inputs that it does not make again may have been pruned, or an artifact may be dated in the future, so that it is
-    newer than the request.
+    An iteration that it names may lack the artifact. Inputs that it does not make again may have been pruned, or an
+    artifact may be dated in the future, so that it is newer than the request.
 
     An artifact that depends on a named stage is made again only if its inputs change. After a request for all
     iterations, the first change may be in any of them, so that only artifacts of named stages are sure to be new.
@@ -160,9 +166,15 @@ def _refuse_impossible(store: Store, layout: RunLayout, request: RefreshRequest)
         BadInputError: Names the first such artifact.
     """
     made: dict[str, Manifest] = {}
+    outdated: dict[str, Manifest] = {}
     for key in store.list(layout.root):
-        if (artifact := artifact_of(key)) and not layout.is_aside(key):
+        if layout.is_aside(key):
+            continue
+        if artifact := artifact_of(key):
             made[artifact] = Manifest.from_bytes(store.read_bytes(key), key)
+        elif (attempt := IN_ATTEMPT.fullmatch(key)) and attempt[3] == REFRESHED_NAME:
+            outdated[attempt[1]] = Manifest.from_bytes(store.read_bytes(key), key)
+    _refuse_unknown(layout, request, outdated | made, last)
     named = {key for key, one in made.items() if one.identity.stage in request.named_at(layout.iteration_of(key))}
     again, added = set(named), True
     while added:
@@ -181,6 +193,24 @@ def _refuse_impossible(store: Store, layout: RunLayout, request: RefreshRequest)
                     "inputs whose files are in the store",
                     "name a later iteration, as STAGE@ITERATION",
                 )
+
+
+def _refuse_unknown(layout: RunLayout, request: RefreshRequest, made: Mapping[str, Manifest], last: int) -> None:
+    """Refuses `stage@iteration` without an artifact, unless the iteration is still to be finished by this command.
+
+    Args:
+        made: Manifests by key, with those that another refresh has outdated: it may have been interrupted.
+        last: The last iteration that the command runs.
+    """
+    of_iterations = {(one.identity.stage, layout.iteration_of(key)) for key, one in made.items()}
+    decided = [layout.iteration_of(key) or 0 for key, one in made.items() if one.kind == Decision.__name__]
+    for name in request.names:
+        stage, at, number = name.partition("@")
+        if at and (stage, int(number)) not in of_iterations and not max(decided, default=-1) < int(number) <= last:
+            raise BadInputError(
+                f"refresh {name}", f"iteration {number} has published none", "the number of an iteration that has",
+                f"see `deerstalker show {layout.run}`",
+            )  # fmt: skip
 
 
 def _manifest(store: Store, key: str) -> Manifest | None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from artifacts.errors import DeerstalkerError, IdentityMismatchError
-from artifacts.reading import Artifact
+from artifacts.reading import Artifact, is_published
 from artifacts.refs import Checkpoint, Decision, Puzzles, Ref, Rollouts
 from flows.checks.overlap import Role
 from flows.session.session import Session
@@ -49,7 +49,7 @@ def sampling_ahead(
     if rolled_back := n > 1 and start.sampling_checkpoint is None:
         session = session.replacing(n, "sample")
     if role == "trainer" and not rolled_back:
-        _wait_for(session, n, "rollouts", "the sampler")
+        _wait_for(session, session.layout.iteration(n, "rollouts"), "the sampler")
     if role != "both" or n == last or session.stops_in(n) or session.has(n, "decision"):
         yield session
         return
@@ -85,7 +85,9 @@ def wait_for_start(session: Session) -> None:
     Raises:
         DeerstalkerError: The trainer has not published it within `stage_timeout_s`.
     """
-    _wait_for(session, 0, "decision", "the trainer")
+    _wait_for(session, session.layout.iteration(0, "decision"), "the trainer")
+    if session.recipe.rate is not None:
+        _wait_for(session, session.layout.pass_rates, "the trainer")
 
 
 def sample_all(session: Session, puzzles: Ref[Puzzles], start: Position, last: int) -> None:
@@ -99,7 +101,7 @@ def sample_all(session: Session, puzzles: Ref[Puzzles], start: Position, last: i
     policy = start.weights.checkpoint
     for n in range(1, last + 1):
         if n > 2:
-            _wait_for(session, n - 2, "decision", "the trainer")
+            _wait_for(session, session.layout.iteration(n - 2, "decision"), "the trainer")
             policy = _policy_after(session, n - 2)
         if session.has(n, "rollouts") or _rolled_back(session, n - 1):
             continue
@@ -132,18 +134,20 @@ def _rolled_back(session: Session, n: int) -> bool:
     )
 
 
-def _wait_for(session: Session, n: int, part: str, whom: str) -> None:
-    """Waits until another flow run has published a part of iteration `n`."""
+def _wait_for(session: Session, key: str, whom: str) -> None:
+    """Waits until another flow run has published an artifact of this run."""
     limit_s = session.ctx.profile.stage_timeout_s
+    n, part = session.layout.iteration_of(key), key.rpartition("/")[2]
+    where = "before iteration 1" if n is None else f"iteration {n}"
     begun = time.monotonic()
-    while not session.has(n, part):
+    while not is_published(session.ctx.store, key):
         if (waited_s := time.monotonic() - begun) > limit_s:
             raise DeerstalkerError(
-                f"iteration {n}", f"no {part} after {waited_s:.0f} s of waiting for {whom}", "",
+                where, f"no {part} after {waited_s:.0f} s of waiting for {whom}", "",
                 f"look at the flow run of {whom}, and start it again if it has ended; stage_timeout_s sets the limit",
             )  # fmt: skip
         if waited_s < _POLL_S:
             slot = session.ctx.profile.gpu_slot
             both = f" (both flow runs need a slot of the limit {slot!r})" if slot else ""
-            session.live.line(f"waiting for {whom}: {part} of iteration {n}{both}")
+            session.live.line(f"waiting for {whom}: {where}, {part}{both}")
         time.sleep(_POLL_S)

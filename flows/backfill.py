@@ -150,7 +150,7 @@ def requested_checkpoints(record: RunRecord, request: BackfillRequest) -> list[R
     """Returns the requested checkpoints of a run by iteration; 0 is the checkpoint before the first iteration.
 
     Raises:
-        BadInputError: The run has no checkpoint.
+        BadInputError: The run has no checkpoint, or the promoted one is being made again.
     """
     run, trained = record.layout.run, dict[int, RunCheckpoint]()
     for item in record.iterations:
@@ -159,8 +159,14 @@ def requested_checkpoints(record: RunRecord, request: BackfillRequest) -> list[R
         elif manifest := item.manifests.get("finetune"):
             ref = Ref[Checkpoint](manifest.kind, record.layout.iteration(item.number, "checkpoint"), manifest.digest)
             trained[item.number] = RunCheckpoint(run, item.number, ref, pruned=manifest.pruned is not None)
-    if request.checkpoints == "best" and record.promoted:
-        return [trained[record.promoted.iteration]]
+    if request.checkpoints == "best" and (promoted := record.promoted):
+        best = trained.get(promoted.iteration)
+        if best is None or best.checkpoint != promoted.checkpoint:
+            raise BadInputError(
+                f"run {run!r}", f"the promoted checkpoint, {run}@{promoted.iteration}, is being made again", "",
+                "continue the run",
+            )  # fmt: skip
+        return [best]
     if not trained or request.checkpoints == "best":
         raise BadInputError(f"run {run!r}", "no checkpoint yet", "at least one", "let it run first")
     every = request.every if request.checkpoints == "every" else 1

@@ -6,10 +6,9 @@ from typing import Self
 from prefect import flow
 from pydantic import Field, model_validator
 
-from artifacts.address import REFRESHED_NAME
 from artifacts.config import Config
 from artifacts.errors import BadInputError
-from artifacts.layout import IN_ATTEMPT, RunLayout, artifact_of
+from artifacts.layout import IN_ATTEMPT, REFRESHED_NAME, RunLayout, artifact_of
 from artifacts.manifest import Manifest
 from artifacts.store.store import Store
 from flows.checks.fitting import refuse_undivided
@@ -56,7 +55,7 @@ def iterate(request: IterateRequest) -> str:
     last = request.until or iterations_done(store, record.layout, requested_at()) + (request.more or 0)
     profile = fitting_profile(request.profile, request.profile_overrides, trains=True)
     refuse_undivided(recipe, profile.trainer, profile.engine)
-    with opened_run(store, record.layout, recipe, profile, request.refresh) as session:
+    with opened_run(store, record.layout, recipe, profile, request.refresh, last=last) as session:
         puzzles, position = first_position(session, publish_set(session, recipe.puzzles))
         run_iterations(session, puzzles, position, last)
         return session.write_report()

@@ -50,7 +50,7 @@ REFRESH = (
     f"Stages to run again although they are published: {', '.join(REFRESHABLE)}; in every iteration, or in one, as "
     "`evaluate@3`. Later stages run again if their inputs change."
 )
-StageName = Annotated[str, Field(pattern=rf"^({'|'.join(REFRESHABLE)})(@[0-9]{{1,7}})?$")]
+StageName = Annotated[str, Field(pattern=rf"^({'|'.join(REFRESHABLE)}|({'|'.join(STOPPABLE)})@[0-9]{{1,7}})$")]
 STOP_AFTER = "Stage of an iteration, as `sample@1`, after which the run stops; another machine can continue it."
 
 
@@ -160,6 +160,7 @@ def opened_run(
     *,
     role: Role = "both",
     stop_after: str | None = None,
+    last: int | None = None,
     before_writing: Callable[[], None] = lambda: None,
 ) -> Generator[Session]:
     """Opens a run with a given recipe, and ends its child processes at the end (see `opened`).
@@ -168,11 +169,15 @@ def opened_run(
         refresh: Stages to run again, besides those of earlier requests that are not finished.
         role: The part of the run that this flow run does.
         stop_after: `stage@iteration` after which `LastStageDone` is raised; None runs to the end.
+        last: The last iteration that the flow runs; None for that of the recipe.
         before_writing: Called before any of the run's own artifacts is stored.
 
     Raises:
-        BadInputError: A stage cannot be made again, or what happens at the same time does not fit.
+        BadInputError: The run has no such stage, a stage cannot be made again, or what happens at the same time does
+            not fit.
     """
+    last = recipe.iterations if last is None else last
+    _refuse_absent(recipe, last, refresh, stop_after)
     engine = profile.engine.with_graphs_for(recipe.most_in_flight).with_adapter(recipe.published_adapter)
     profile = profile.model_copy(update={"engine": engine})
     type_lines = compute_types(profile, hidden_size_of(recipe.model, store))
@@ -181,7 +186,7 @@ def opened_run(
             "refresh", "sft, but this run's only training on texts is a warm start, which runs share", "another stage",
             "change warm_start.seed in a new run",
         )  # fmt: skip
-    refreshes = record_request(store, layout, refresh, requested_at(), REFRESHABLE)
+    refreshes = record_request(store, layout, refresh, requested_at(), REFRESHABLE, last=last)
     check_overlap(recipe, profile, role, refreshes=refreshes.unfinished)
 
     def make_session(ctx: StageContext, live: ProgressView, permit: GpuPermit) -> Session:
@@ -214,6 +219,24 @@ def opened_run(
         yield session
         if refreshes.unfinished and session.reached >= last_iteration(store, layout):
             record_done(store, layout, refreshes)
+
+
+def _refuse_absent(recipe: Recipe, last: int, refresh: Sequence[str], stop_after: str | None) -> None:
+    """Refuses a name of a stage that the run does not have, and an end that it does not reach."""
+    sections = {
+        "sft": recipe.distil or recipe.warm_start,
+        "distil": recipe.distil,
+        "pretrain": recipe.value and recipe.value.pretrain,
+        "rate": recipe.rate,
+        "teach": recipe.teach,
+        "value": recipe.value,
+    }
+    asked = [("refresh", name) for name in refresh] + ([("stop_after", stop_after)] if stop_after else [])
+    for option, name in asked:
+        if not sections.get(name.partition("@")[0], True):
+            raise BadInputError(option, repr(name), "a stage of this run", "its recipe has no section for this stage")
+    if stop_after and int(stop_after.partition("@")[2]) > last:
+        raise BadInputError("stop_after", repr(stop_after), f"an iteration up to {last}, the last one", "name another")
 
 
 def requested_at() -> datetime:

@@ -16,11 +16,14 @@ from artifacts.store.store import Store
 from stages.answering.purchase import PuzzleSample, Service, buy, row_of
 from stages.answering.reply import Reply
 from stages.answering.settings import ApiRequest
-from stages.answering.stored import REVISION, missing_questions, stored_answers
+from stages.answering.stored import missing_questions, stored_answers
 from stages.context import StageContext
 from stages.environments.thoughts import THOUGHT_OPENED
 from stages.sampling.collect import adopt_rollouts, collect
 from stages.sampling.config import SamplingConfig
+from stages.sampling.turns import own_lengths
+
+REVISION = 2  # words of tools and environments are no tokens of a checkpoint
 
 
 class AskedApi(ApiRequest):
@@ -166,10 +169,10 @@ def _sampled(
     facts = collect(chosen, sampling, weights, shards, ctx, stem="rollouts", label="answer")
     rollouts = adopt_rollouts(shards, "rollouts", sampling)
     assert rollouts is not None  # collect has just written them
+    rollouts = rollouts.sort("group", "sample")
     prompts = dict(zip(chosen["prompt_id"], chosen["prompt"], strict=True))
     rows: list[dict[str, Any]] = []
-    for row in rollouts.sort("group", "sample").iter_rows(named=True):
-        counts = {name: len(row[f"{name}_token_ids"]) for name in ("prompt", "completion")}
+    for row, written in zip(rollouts.iter_rows(named=True), own_lengths(rollouts), strict=True):
         question = PuzzleSample(row["prompt_id"], row["group"], row["sample"], prompts[row["prompt_id"]])
         cut = row["finish_reason"] in ("length", "early_stop")
         reply = Reply(
@@ -178,7 +181,7 @@ def _sampled(
             outcome="length" if cut else "answered" if row["text"].strip() else "empty",
             finish_reason=row["finish_reason"],
             detail=None,
-            usage={f"{name}_tokens": count for name, count in counts.items()},
+            usage={"prompt_tokens": len(row["prompt_token_ids"]), "completion_tokens": written},
             response_id="",
             model=row["engine"],
             fingerprint=row["weights_digest"],

@@ -76,7 +76,8 @@ def grade(
     Raises:
         IntegrityError: The rollouts name a puzzle that is not in the set.
         BadInputError: A setting needs a capability that an environment lacks. Or the level is `process`, but nothing
-            can be proved about a puzzle, or no completion makes a statement. Or the judge cannot be asked.
+            can be proved about a puzzle, or no completion makes a statement. Or the judge cannot be asked, or a reward
+            function of the user's own cannot be used.
     """
     identity = Identity.of("grade", REVISION, config, rollouts=rollouts, puzzles=puzzles)
     if published := out.find(identity):
@@ -101,6 +102,8 @@ def grade(
     terms = [reward_terms(of_one, config.reward) for of_one in inputs]
     grades = _with_advantages(_rows(completions, terms, grader_of(train, config.grader)), config)
     facts = _mean_terms(terms) | (said.figures() if said else {})
+    if config.reward.function is not None:
+        facts["function/failed"] = sum(of_one.own is None for of_one in inputs)
 
     attempt = out.attempt(identity)
     if config.by_process and tokenizer is not None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -58,6 +59,7 @@ def merge(
     attempt = out.attempt(identity)
     with ctx.folder(attempt) as folder:
         facts = _merge_in_child(ctx, config, folders, folder)
+    shutil.rmtree(ctx.scratch / "merge", ignore_errors=True)  # a run would keep the full models in it to its end
     first = Artifact.open(ctx.store, next(iter(inputs.values()))).manifest.facts
     return attempt.publish({"licence": first.get("licence"), **_totals(facts), "tensors": facts}, **inputs)
 

@@ -155,7 +155,8 @@ class Store:
     def strays(self, prefix: str = "") -> list[Stray]:
         """Returns the entries at and below a prefix that have no key: links, sockets, impossible names."""
         prefix = check_prefix(prefix)
-        named = [key for key in self._backend.keys(prefix) if not is_key(key) and not key.endswith("/")]
+        # The empty objects by which consoles show a folder are none; that of the store itself has an empty key.
+        named = [key for key in self._backend.keys(prefix) if key and not is_key(key) and not key.endswith("/")]
         foreign = [Stray(shown(key), "a file whose name cannot be a key of a store") for key in named]
         return sorted([*self._backend.strays(prefix), *foreign])
 

@@ -1,12 +1,15 @@
 """Checks of recipes for new runs: valid settings that together prevent the intended learning."""
 
+from itertools import pairwise
+
 from artifacts.errors import BadInputError
 from flows.checks.learning import check_learns
-from flows.config.recipe import Recipe
-from stages.curriculum.order import Pools
-from stages.curriculum.pass_rates import SHARES, is_share, rated_name
+from flows.config.recipe import PhaseConfig, Recipe
+from stages.curriculum.order import Pools, Shuffled, columns_of
+from stages.curriculum.pass_rates import RUN, SHARES, is_share, rated_name
 from stages.sample import SampleConfig
 from stages.sampling.config import SamplingConfig
+from stages.strategies.config import check_temperatures
 
 _CHANGE_PROBABILITIES = ("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 """Settings of the sampler, besides temperature, that make a token's probability differ from the model's."""
@@ -18,15 +21,35 @@ def check_sound(recipe: Recipe) -> None:
     Raises:
         BadInputError: The recipe cannot learn (see `check_learns`); rows are too short; the loss uses the sampler's
             probabilities as the model's, but the sampler changes them; the standard deviation of the batch would
-            include groups that `sample.resample` drops; pools are formed by numbers other than shares; or
-            `distil.sample` reads pass rates, which are not known yet when it samples.
+            include groups that `sample.resample` drops; pools are formed by numbers other than shares; a filter by
+            the run's own rates changes during a pass; vLLM does not sample at a temperature;
+            `distil.sample` reads pass rates, which are not known yet when it samples; or a phase trains parameters that
+            the optimizer state or the adapter of the phase before lacks.
     """
     if recipe.distil is not None:
         _check_known_columns(recipe.distil.sample)
         _check_pools("distil.sample", recipe.distil.sample)
     check_learns(recipe)
+    check_temperatures(recipe, "")
     for part in recipe.parts:
         _check_sound_part(part)
+    for number, (before, phase) in enumerate(pairwise(recipe.phases), 1):
+        _check_continues(before, phase, f"phases.{number}.finetune.trainable")
+
+
+def _check_continues(before: PhaseConfig, phase: PhaseConfig, where: str) -> None:
+    """Refuses a phase that trains what the optimizer state or the adapter of the phase before does not hold."""
+    earlier, trained = before.finetune.trainable, phase.finetune.trainable
+    keeps = phase.optimizer == "kept" and before.finetune.carry_state
+    if keeps and not trained.takes_state_of(earlier):
+        raise BadInputError(
+            where,
+            f"parameters that the optimizer state of {before.name!r} lacks",
+            f"those of {before.name!r}, or some of all or of its top layers",
+            "set the phase's optimizer to 'fresh'",
+        )
+    if trained.publishes_adapter and earlier.publishes_adapter and trained.adapter and earlier.adapter:
+        trained.adapter.check_continues(earlier.adapter)
 
 
 def _check_known_columns(sample: SampleConfig) -> None:
@@ -52,8 +75,21 @@ def _check_pools(section: str, sample: SampleConfig) -> None:
         )
 
 
+def _check_passes(sample: SampleConfig) -> None:
+    """Refuses a filter that changes during a pass, because strides through what is left skip and repeat puzzles."""
+    own = [column for column in columns_of(Shuffled(), sample.where) if rated_name(column) == RUN]
+    if own and not isinstance(sample.order, Pools):
+        raise BadInputError(
+            "sample.where",
+            f"{own[0]}, which changes while the run measures it, so that a pass would skip and repeat puzzles",
+            "rates of a model of [rate], or sample.order.by = 'pools', which draws anew in each iteration",
+            "set one of them",
+        )
+
+
 def _check_sound_part(recipe: Recipe) -> None:
     _check_pools("sample", recipe.sample)
+    _check_passes(recipe.sample)
     row, longest = recipe.pack.row_tokens, recipe.sample.sampling.max_tokens
     if row != "auto" and row <= longest and recipe.pack.overlong == "refuse":
         raise BadInputError(

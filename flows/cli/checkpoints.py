@@ -1,6 +1,5 @@
 """`deerstalker merge` and `deerstalker export`: what is made from checkpoints."""
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -100,16 +99,17 @@ def export(
     store = Store.open(options.store, writable=False)
     from flows.lookup.checkpoints import published_checkpoint
     from stages.models.exporting.folder import check_empty
+    from stages.processes.scratch import scratch_folder
 
     ref = published_checkpoint(checkpoint, store)
     on_hub = target.startswith(_HUB)
     hub = _hub(target.removeprefix(_HUB)) if on_hub else None
     if hub is None:
         check_empty(Path(target))
-    with tempfile.TemporaryDirectory(prefix="deerstalker-export-") as scratch:
-        out = Path(scratch) / "model" if hub else Path(target)
+    with scratch_folder() as scratch:
+        out = scratch / "model" if hub else Path(target)
         card = _promoted_card(ref, RunLayout.of(ref.key) or _run_named(checkpoint), store)
-        files = _write(ref, card, store, out, Path(scratch), merge=merge, dtype=dtype, gguf=gguf)
+        files = _write(ref, card, store, out, scratch, merge=merge, dtype=dtype, gguf=gguf)
         place = str(out.resolve()) if hub is None else _push(hub, target.removeprefix(_HUB), out)
     if options.json:
         print_json({"checkpoint": ref.as_json(), "place": place, "files": files})
@@ -135,7 +135,7 @@ def _write(
 ) -> list[str]:
     """Writes the folder and returns the names of its files."""
     from stages.models.adapters import has_adapter
-    from stages.models.exporting.folder import export_folder
+    from stages.models.exporting.folder import draft_of, export_folder
     from stages.models.exporting.gguf_file import check_gguf, write_gguf
     from stages.models.stored import local_artifact
     from stages.promotion.model_card import exported_card
@@ -148,9 +148,10 @@ def _write(
     if gguf:
         check_gguf(folder)
     card = exported_card(ref, store, promoted, adapter=adapted)
-    export_folder(folder, out, card.text, merge=merge, dtype=dtype, base=card.base)
-    if gguf:
-        write_gguf(out, dtype)
+    with draft_of(out) as draft:
+        export_folder(folder, draft, card.text, merge=merge, dtype=dtype, base=card.base)
+        if gguf:
+            write_gguf(draft, dtype)
     return sorted(path.name for path in out.iterdir())
 
 

@@ -121,15 +121,14 @@ def _checks(recipe: str | None, changes: Sequence[str], hardware: Hardware, url:
 
 
 def _load_sized(name: str, changes: Sequence[str], hardware: Hardware) -> "tuple[Recipe, ModelSize]":
-    """Returns a recipe and the size of its model; of a recipe with phases, the phase with the longest completions."""
+    """Returns a recipe and the size of its model."""
     from flows.config.model_size import model_size
     from flows.config.recipes import load_recipe
     from flows.plan.rows import with_rows
     from stages.context import Profile
 
     profile = Profile(engine=hardware.engine, trainer=hardware.trainer)
-    loaded = with_rows(load_recipe(name, changes), profile, refuse=False)
-    recipe = max(loaded.parts, key=lambda part: part.sample.sampling.max_tokens)
+    recipe = with_rows(load_recipe(name, changes), profile, refuse=False)
     return recipe, model_size(recipe.model)
 
 

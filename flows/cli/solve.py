@@ -29,7 +29,7 @@ from stages.environments.thoughts import DEFAULT_THINKING
 from stages.processes.scratch import scratch_folder
 
 if TYPE_CHECKING:
-    from stages.models.source import FetchedModel
+    from stages.models.source import FetchedModel, StoredModel
     from stages.sampling.client import GroupSamples, SampledCompletion
     from stages.sampling.config import SamplingConfig
 
@@ -85,6 +85,7 @@ def solve(
     from flows.config.limits import as_trained
     from flows.lookup.checkpoints import trained_sampling
     from stages.sampling.config import SamplingConfig
+    from stages.strategies.config import check_temperatures
 
     question = read_question(file, index, options.store)
     explained = explained_puzzle(question, file) if explain else None
@@ -92,6 +93,7 @@ def solve(
     limits = {"max_tokens": max_tokens, "stop": stop or None, "stop_token_ids": stop_token_ids or None}
     settings |= {name: value for name, value in limits.items() if value is not None}
     given = validate(SamplingConfig, settings, "solve")
+    check_temperatures(given, "solve")
     tool_output = solver_of(question, file) if given.tool_calls else None
     sampling = as_trained(given, trained_sampling(checkpoint, Store.open(options.store)))
     completions, opened = _completions(question, checkpoint, profile, sampling, options, tool_output)
@@ -135,7 +137,7 @@ def _completions(
     logging.getLogger("deerstalker").setLevel(logging.DEBUG if options.debug else logging.WARNING)
     groups: list[GroupSamples] = []
     with scratch_folder() as scratch:
-        folder = _folder(source, store, scratch)
+        folder = model_folder(source, store, scratch)
         tokenizer = ChatTokenizer(folder)
         tokens = tokenizer.prompt_token_ids(question.prompt)
         opened = opens_thought(tokenizer, question.puzzle.thinking if question.puzzle else DEFAULT_THINKING)
@@ -241,17 +243,37 @@ def _puzzles(file: str, store_url: str) -> list[Puzzle] | None:
     return from_table(Artifact.open(store, puzzles).read_table(f"{split}.parquet", PUZZLES))
 
 
-def _folder(source: "Ref[Any] | FetchedModel", store: Store, scratch: Path) -> Path:
-    """Returns a local folder with the model; a model that is not local is written below `scratch`."""
+def model_folder(source: "Ref[Any] | FetchedModel | StoredModel", store: Store, scratch: Path) -> Path:
+    """Returns a local folder with the model that a run would begin with; one that is not local is made in `scratch`.
+
+    A local folder without prompt settings is used where it is, because a copy of its weights would change no answer.
+
+    Raises:
+        BadInputError: As for `materialise` and `adopt`.
+    """
+    from artifacts.store.location import local_folder
+    from flows.lookup.checkpoints import published_checkpoint
+    from stages.models.adapters import with_base
     from stages.models.folder import check_folder
-    from stages.models.source import FolderModel, materialise
+    from stages.models.from_scratch import ScratchModel
+    from stages.models.source import FolderModel, StoredModel, materialise
     from stages.models.stored import local_artifact
+    from stages.optional.adopt import write_adapted
 
     if isinstance(source, Ref):
         return local_artifact(store, source, scratch / "downloads")[0]
-    if isinstance(source, FolderModel):
-        check_folder(Path(source.path))
-        return Path(source.path)
+    if not isinstance(source, ScratchModel) and source.adapter is not None:
+        base, adapted = model_folder(source.model_copy(update={"adapter": None}), store, scratch), scratch / "adapted"
+        adapted.mkdir(parents=True)
+        name = source.name if isinstance(source, StoredModel) else base.name
+        write_adapted(source.adapter, base, name, adapted)
+        return with_base(adapted, base, scratch / "with-base")
+    if isinstance(source, StoredModel):
+        return model_folder(published_checkpoint(source.name, store), store, scratch)
+    plain = source if isinstance(source, FolderModel) and not source.adapts_template else None
+    if plain is not None and (folder := local_folder(plain.path)) is not None:
+        check_folder(folder)
+        return folder
     materialise(source, scratch / "model")
     return scratch / "model"
 

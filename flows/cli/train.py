@@ -1,12 +1,15 @@
 """`deerstalker train` and `deerstalker iterate`."""
 
+import sys
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from artifacts.layout import RunLayout
 from artifacts.store.store import Store
+from flows.cli.console.interrupts import continues_with
 from flows.cli.console.options import (
     STORED,
     Flag,
@@ -22,6 +25,9 @@ from flows.cli.console.output import show_run
 from flows.cli.console.prefect_session import prefect_session
 from flows.cli.console.profiles import check_devices
 from flows.cli.console.stores import filled_store
+
+if TYPE_CHECKING:
+    from flows.iterate import IterateRequest
 
 
 def train(
@@ -109,10 +115,26 @@ def iterate(
         from flows.iterate import iterate as iterate_flow
         from flows.lookup.history import read_run
 
-        read_run(store, run)
+        layout = read_run(store, run).layout
         load_profile(profile)
         settings = {"run": run, "more": more, "until": until, "profile": profile, "store": options.store}
         request = validate(IterateRequest, {**settings, "refresh": list(refresh)}, "iterate")
         with running():
-            iterate_flow(request)
+            iterate_flow(with_last(request, store, layout))
     show_run(run, store, options, quiet=quiet)
+
+
+def with_last(request: "IterateRequest", store: Store, layout: RunLayout) -> "IterateRequest":
+    """Returns a request that names its last iteration, and tells how an interrupted command continues up to it.
+
+    The same command with --more would count from the iterations that have ended by then.
+    """
+    from flows.iterate import iterations_done
+
+    if request.more is None:
+        return request
+    last = iterations_done(store, layout, datetime.now(UTC)) + request.more
+    change = f"with --until {last} instead of --more {request.more}"
+    continues_with(change)
+    print(f"up to iteration {last}; if this command is interrupted, repeat it {change}", file=sys.stderr)
+    return request.model_copy(update={"more": None, "until": last})

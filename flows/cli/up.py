@@ -19,11 +19,12 @@ from flows.cli.console.options import STORED, Flag, Optional, Stored
 from flows.cli.console.output import local_folder, print_json
 from flows.config.settings import validate
 from flows.orchestration.run_environment import prepare_server_environment
-from flows.orchestration.server.api_access import masked, private_folder
+from flows.orchestration.server.api_access import masked
 from flows.orchestration.server.local_server import (
     InstallationRecord,
     database_lock,
     end_process,
+    installation_lock,
     remove_settings,
     start_worker,
     stop_process,
@@ -43,8 +44,8 @@ from flows.report.text.visible import one_line
 
 def up(
     *,
-    port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 4200,
-    host: str = "127.0.0.1",
+    port: Annotated[int | None, Parameter(show_default=False, validator=Number(gte=0, lte=65535))] = None,
+    host: Annotated[str | None, Optional] = None,
     auth: Flag = False,
     server: Annotated[str | None, Optional] = None,
     pool: str = "deerstalker",
@@ -57,9 +58,9 @@ def up(
     """Starts the server and the worker that do not run yet, deploys the flows, and prints the next commands.
 
     Args:
-        port: Port of the local server; 0 takes a free one.
-        host: Name or address of this machine on which the local server listens. If other machines can reach it, --auth
-            is required.
+        port: Port of the local server, 4200 unless given; 0 takes a free one.
+        host: Name or address of this machine on which the local server listens, 127.0.0.1 unless given. If other
+            machines can reach it, --auth is required.
         auth: Protect the local server with a generated password, which is kept in a file that only you can read.
         server: Use the Prefect API at this address, such as http://HOST:PORT/api, instead of starting a server.
         pool: Work pool of the deployments; a missing pool is created as a process pool. If it is not `deerstalker`, the
@@ -70,15 +71,14 @@ def up(
             current value, initially 120.
         worker: Start a worker on this machine.
     """
-    external = parse_external_server(server, host, auth)
+    local = LocalServer(host or None, port, auth)
+    external = parse_external_server(server, local)
     store = Store.open(options.store)
     home = prepare_server_environment(local_folder(store))
     disks = DiskWatch((home, temporary_folder()))
-    with disks, disks.explaining(), _stopped_on_failure(home):
-        private_folder(home)
-        record, alone_since = ensure_server(
-            InstallationRecord.read(home) or InstallationRecord(url=""), home, external, LocalServer(host, port, auth)
-        )
+    with disks, disks.explaining(), installation_lock(home), _stopped_on_failure(home):
+        before = InstallationRecord.read(home) or InstallationRecord(url="")
+        record, alone_since = ensure_server(before, home, external, local)
         if worker and record.worker and record.worker.alive and record.worker.pool != pool:
             running = f"a worker of pool {record.worker.pool} runs for {home}"
             raise BadInputError(
@@ -184,6 +184,18 @@ def _crash_runs_of_ended_workers(record: InstallationRecord) -> bool:
 def down(*, options: Stored = STORED) -> None:
     """Stops the worker with its flows, then the server."""
     home = prepare_server_environment(local_folder(Store.open(options.store, writable=False)))
+    ended: list[str] = []
+    if InstallationRecord.read(home):  # without one, nothing runs, and the folder is not even made
+        with installation_lock(home):
+            ended = _end_all(home)
+    if options.json:
+        print_json({"ended": ended})
+    else:
+        sys.stdout.write(f"ended: {', '.join(ended)}\n" if ended else "nothing was running\n")
+
+
+def _end_all(home: Path) -> list[str]:
+    """Ends what `up` started for a data folder and returns the names of what was still running."""
     record = InstallationRecord.read(home)
     ended: list[str] = []
     if record is not None:
@@ -202,7 +214,4 @@ def down(*, options: Stored = STORED) -> None:
             (home / "up.json").unlink()
         else:
             InstallationRecord(url=record.url, gone=record.gone_workers).write(home)
-    if options.json:
-        print_json({"ended": ended})
-    else:
-        sys.stdout.write(f"ended: {', '.join(ended)}\n" if ended else "nothing was running\n")
+    return ended

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from artifacts.identity import sha256_json
-from artifacts.refs import Checkpoint, Ref
+from artifacts.refs import Checkpoint, OptimizerState, Ref
 from artifacts.store.store import Store
 from flows.checks.compared import check_buffer, refuse_critics
 from flows.checks.learning import check_learns
@@ -14,6 +14,7 @@ from flows.compare.algorithm import algorithm
 from flows.config.recipe import Recipe
 from flows.config.recipe_diff import differences
 from flows.config.recipes import load_recipe, overridden, validate
+from flows.lookup.history import RunRecord
 from stages.training.launch import Weights
 from stages.training.saved_state import state_beside
 
@@ -76,28 +77,52 @@ def candidates(own: Recipe, names: Sequence[str], overrides: Sequence[str]) -> l
 
 
 def starting_weights(
-    recipe: Recipe, own: Recipe, policy: Ref[Checkpoint], base: Ref[Checkpoint], store: Store
+    recipe: Recipe, record: RunRecord, number: int, policy: Ref[Checkpoint], base: Ref[Checkpoint], store: Store
 ) -> Weights:
-    """Returns the weights that sampled the rollouts, with the optimizer state beside them if the candidate can use it.
+    """Returns the weights that sampled the rollouts, with the run's optimizer state if the candidate can use it.
 
     A candidate with `carry_state = false` starts with a new state, as in a run of its own. So does a candidate that
     trains other parameters than the run: the run's state lacks their moments and, with LoRA, the parameters themselves.
 
     Args:
         recipe: The candidate's recipe.
-        own: The run's recipe.
+        record: The run.
+        number: Number of the iteration whose rollouts are used.
         policy: The weights that sampled the rollouts.
         base: The reference of a KL term.
         store: The run's store.
+
+    Raises:
+        BadInputError: The run has not published the state yet.
     """
+    own = record.recipe_at(number)
     usable = recipe.finetune.carry_state and recipe.finetune.trainable == own.finetune.trainable
-    return Weights(policy, state_beside(policy, store) if usable else None, reference=base)
+    return Weights(policy, _state_of_run(record, number, policy, store) if usable else None, reference=base)
 
 
 def page_folder(tried: Sequence[ComparedRecipe], rollouts: Ref[Any]) -> str:
     """Returns the name of the folder for a comparison's page."""
     names = "-".join(_slug(candidate.name) for candidate in tried)[:80]
     return f"{names}-{sha256_json([candidate.folder(rollouts) for candidate in tried])[:_DIGITS]}"
+
+
+def _state_of_run(record: RunRecord, number: int, policy: Ref[Checkpoint], store: Store) -> Ref[OptimizerState] | None:
+    """Returns the optimizer state from which the run trains an iteration; None if it begins with a new one.
+
+    Before the training, that is the state beside the run's own checkpoint, unless a phase begins with a new one. The
+    first weights of the run have none, even if they are another run's checkpoint.
+    """
+    manifests = {item.number: item.manifests for item in record.iterations}
+    trained = manifests.get(number, {}).get("finetune")
+    if trained is not None and trained.inputs.get("weights") == policy.as_json():
+        state = trained.inputs.get("optimizer_state")
+        return Ref[OptimizerState](**state) if state else None
+    before = manifests.get(number - 1, {}).get("advance")
+    if before is not None and before.facts["ended"]:
+        begun = record.typed_recipe().phases[before.facts["phase"]]  # facts count phases from 1
+        if begun.optimizer == "fresh":
+            return None
+    return state_beside(policy, store) if record.layout.part_of(policy.key) else None
 
 
 def _candidate(name: str, own: Recipe, overrides: Sequence[str]) -> ComparedRecipe:

@@ -9,7 +9,6 @@ from pydantic import Field
 
 from artifacts.address import ArtifactAddress
 from artifacts.config import Config
-from artifacts.layout import RunLayout
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Grades, K, OptimizerState, Puzzles, Ref, Report
@@ -19,7 +18,7 @@ from flows.checks.compared import check_compared_rows, refuse_uncomparable
 from flows.compare.candidates import OWN, ComparedRecipe, candidates, page_folder, starting_weights
 from flows.compare.comparison_report import write_report
 from flows.config.recipe import Recipe
-from flows.lookup.history import IterationRecord, read_run
+from flows.lookup.history import IterationRecord, RunRecord, read_run
 from flows.opening import fitting_profile, opened_stages
 from flows.report.figures import compared
 from flows.report.metrics import INTERVAL, Presence, number
@@ -71,7 +70,7 @@ def compare(request: CompareRequest) -> dict[str, Any]:
         names = ", ".join(candidate.name for candidate in tried)
         stages.live.opened(f"comparing {names} on iteration {request.iteration} of {request.run}")
         rows = {
-            candidate.name: _trained_figures(stages, record.layout, request.iteration, candidate, own, rollouts)
+            candidate.name: _trained_figures(stages, record, request.iteration, candidate, own, rollouts)
             for candidate in tried
         }
         key = record.layout.comparison(request.iteration, page_folder(tried, rollouts.ref), "page")
@@ -93,7 +92,7 @@ def check_rows(tried: Sequence[ComparedRecipe], rollouts: Artifact) -> None:
 
 
 def _trained_figures(
-    stages: Stages, layout: RunLayout, number: int, candidate: ComparedRecipe, own: Recipe, rollouts: Artifact
+    stages: Stages, record: RunRecord, number: int, candidate: ComparedRecipe, own: Recipe, rollouts: Artifact
 ) -> dict[str, Any]:
     """Runs grade, pack, finetune and evaluate for a candidate, and returns its figures."""
 
@@ -101,10 +100,10 @@ def _trained_figures(
         return stages.address(layout.comparison(number, folder, part), kind, label=candidate.name)
 
     store, inputs, folder = stages.ctx.store, rollouts.manifest.inputs, candidate.folder(rollouts.ref)
-    recipe = candidate.recipe
+    layout, recipe = record.layout, candidate.recipe
     policy, puzzles = Ref[Checkpoint](**inputs["weights"]), Ref[Puzzles](**inputs["puzzles"])
     first = Artifact.at(store, layout.iteration(1, "rollouts")).manifest.inputs["weights"]
-    start = starting_weights(recipe, own, policy, Ref(**first), store)
+    start = starting_weights(recipe, record, number, policy, Ref(**first), store)
     grades = stages.run(grade, recipe.grade, rollouts.ref, puzzles, out=at("grades", Grades))
     batch = stages.run(
         pack,

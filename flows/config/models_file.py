@@ -15,6 +15,7 @@ from stages.answer import AskedApi, AskedCheckpoint
 from stages.answering.prices import HourPrice, TokenPrice, Tokens
 from stages.answering.settings import Access, ApiRequest, refuse_keys
 from stages.sampling.config import SamplingConfig
+from stages.strategies.config import check_temperatures
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._, -]{0,59}$"
 _OLDEST_DAYS = 365
@@ -113,10 +114,11 @@ def load_models(name: str, only: Sequence[str] = ()) -> list[ApiModel | Checkpoi
         only: Names of the models to take; all if empty.
 
     Raises:
-        BadInputError: No such file, broken TOML, a wrong setting, two models of one name, an API key in the file, or an
-            unknown name in `only`.
+        BadInputError: No such file, broken TOML, a wrong setting, two models of one name, an API key in the file, a
+            temperature that vLLM does not take, or an unknown name in `only`.
     """
     models = list(load_settings(ModelsFile, "models", name, ()).models)
+    check_temperatures(models, f"{name}: models")
     names = [model.name for model in models]
     for wanted in only:
         if wanted not in names:

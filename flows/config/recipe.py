@@ -46,7 +46,7 @@ class PhaseConfig(PhaseEnd):
     optimizer: Literal["kept", "fresh"] = Field(
         default="kept",
         description="`fresh`: the phase begins from the published checkpoint with a new optimizer, like a new run. "
-        "`kept`: it continues with the optimizer state.",
+        "`kept`: it continues with the optimizer state, which must hold the parameters that the phase trains.",
     )
     may_shrink: bool = Field(
         default=False, description="Allow a lower limit of completion tokens than in the phase before."
@@ -276,6 +276,8 @@ class Recipe(Config):
                 "for both; for a loss with a temperature of its own, set "
                 'finetune.loss.temperature_of = "loss" and finetune.loss.old_logprobs = "trainer"'
             )
+        if self.promote.mode == "greedy" and not self.evaluate.greedy:
+            raise ValueError("promote.mode is greedy, but evaluate.greedy is false: set it to true, or mode to sampled")
         if self.teach is not None:
             self._check_teacher(self.teach)
         if self.sample.resample and self.sample.resample.grader != self.grade.grader:

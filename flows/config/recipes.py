@@ -2,15 +2,17 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from flows.config.recipe import Recipe
+from flows.config.recipe import PhaseConfig, Recipe
 from flows.config.settings import load_settings, overridden, settings_names, validate
 from stages.context import Profile
 from stages.environments.config import SourceConfig
 from stages.prepare import PrepareConfig
 
 __all__ = ["load_profile", "load_recipe", "located_beside", "overridden", "recipe_names", "validate"]
+
+P = TypeVar("P", Recipe, PhaseConfig)
 
 
 def recipe_names() -> list[str]:
@@ -28,16 +30,22 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
         BadInputError: No such recipe, broken TOML, an unknown key, a value out of range, or a contradiction; no such
             file beside the recipe.
     """
-    recipe = load_settings(Recipe, "recipes", name, overrides)
-    folder, loss, reward = _folder(name), recipe.finetune.loss, recipe.grade.reward
-    update: dict[str, Any] = {"puzzles": located_beside(name, recipe.puzzles)}
+    recipe, folder = load_settings(Recipe, "recipes", name, overrides), _folder(name)
+    phases = [_with_functions(phase, folder) for phase in recipe.phases]
+    update = {"puzzles": located_beside(name, recipe.puzzles), "phases": phases}
+    return _with_functions(recipe, folder).model_copy(update=update)
+
+
+def _with_functions(part: P, folder: Path) -> P:
+    """Returns a recipe or a phase whose own loss and reward, if it has them, are located in the recipe's folder."""
+    loss, reward, update = part.finetune.loss, part.grade.reward, dict[str, Any]()
     if loss.function is not None:
         loss = loss.model_copy(update={"function": loss.function.located(folder)})
-        update["finetune"] = recipe.finetune.model_copy(update={"loss": loss})
+        update["finetune"] = part.finetune.model_copy(update={"loss": loss})
     if reward.function is not None:
         reward = reward.model_copy(update={"function": reward.function.located(folder)})
-        update["grade"] = recipe.grade.model_copy(update={"reward": reward})
-    return recipe.model_copy(update=update)
+        update["grade"] = part.grade.model_copy(update={"reward": reward})
+    return part.model_copy(update=update)
 
 
 def located_beside(name: str, puzzles: PrepareConfig) -> PrepareConfig:

@@ -154,9 +154,10 @@ def cache_check(software: SoftwareFacts, hardware: Hardware) -> Check | None:
     if software.engine is None or software.engine[0] != "vllm" or hardware.engine.eager or not hardware.starts_engines:
         return None
     folder = compile_cache.folder()
-    size, limit = compile_cache.size_bytes(folder), compile_cache.LIMIT_BYTES
+    size, limit = compile_cache.size_bytes(folder), compile_cache.largest_bytes()
     figures = {"folder": str(folder), "bytes": size, "limit_bytes": limit}
-    return Check("compile cache", "ok", f"{folder}, {gib(size)} of at most {gib(limit)}", figures=figures)
+    bound = "without a limit, by VLLM_CACHE_ROOT" if limit is None else f"of at most {gib(limit)}"
+    return Check("compile cache", "ok", f"{folder}, {gib(size)} {bound}", figures=figures)
 
 
 def type_check(

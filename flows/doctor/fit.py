@@ -20,7 +20,7 @@ from flows.plan.cluster import Cluster, Gpu, gpu_of
 from flows.plan.host import engine_bytes, program_bytes, replica_count
 from flows.plan.plan import GIB, memory_of, process_memory
 from flows.plan.time import ON_CPUS, ON_GPUS, iteration_times
-from flows.plan.workload import checkpoint_bytes, most_work_of, not_counted, state_bytes, states_of, work_of
+from flows.plan.workload import most_work_of, not_counted, state_bytes, work_of, written_bytes
 from stages.context import Profile
 from stages.environments import environment
 from stages.environments.capabilities import AnswersCalls, needs
@@ -69,6 +69,9 @@ def fit_checks(
 ) -> list[Check]:
     """Returns the checks of a recipe: its model, memory, disk space and time.
 
+    In a run with phases the time is that of the phase with the longest completions, and all else that of the phase
+    which needs most.
+
     Args:
         types: Compute types of the trainer and of the engine.
         devices: Devices of the trainer and of the engine.
@@ -79,12 +82,13 @@ def fit_checks(
         return [Check("model", "warning", str(size), remedy)]
     engine, engine_on_cuda = hardware.engine, devices[1] == "cuda"
     replicas = replica_count(engine, size, machine.cores, len(machine.gpus), cuda=engine_on_cuda)
-    tool_tokens = tool_output_tokens(recipe)
+    longest = max(recipe.parts, key=lambda part: part.sample.sampling.max_tokens)
+    tool_tokens = tool_output_tokens(longest)
     need = Need(
         trainer_bytes=trainer_bytes(recipe, hardware, size, types[0], cuda=devices[0] == "cuda"),
         engine_bytes=engine_bytes(engine, size, types[1], replicas, cuda=engine_on_cuda),
-        store_bytes=store_bytes(recipe, size, tool_tokens),
-        seconds=iteration_seconds(recipe, hardware, size, machine, devices, gflops, tool_tokens),
+        store_bytes=max(store_bytes(part, size, tool_tokens, hardware.keep_state_every) for part in recipe.parts),
+        seconds=iteration_seconds(longest, hardware, size, machine, devices, gflops, tool_tokens),
         not_counted=not_counted(recipe),
         replicas=replicas,
     )
@@ -150,7 +154,7 @@ def tool_output_tokens(recipe: Recipe) -> int:
     return math.ceil(max(map(len, answers)) / _CHARACTERS_A_TOKEN)
 
 
-def store_bytes(recipe: Recipe, size: ModelSize, tool_tokens: int = 0) -> float:
+def store_bytes(recipe: Recipe, size: ModelSize, tool_tokens: int = 0, keep_state_every: int | None = None) -> float:
     """Returns the bytes that a whole run adds to its store without pruning.
 
     With N parameters, of which L are trained, and m bytes of a number in the master type:
@@ -163,6 +167,7 @@ def store_bytes(recipe: Recipe, size: ModelSize, tool_tokens: int = 0) -> float:
 
     Args:
         tool_tokens: See `tool_output_tokens`.
+        keep_state_every: The setting of the profile, by which a run removes states while it goes on.
     """
     assert size.parameters is not None
     total, tune = size.parameters, recipe.finetune
@@ -170,13 +175,17 @@ def store_bytes(recipe: Recipe, size: ModelSize, tool_tokens: int = 0) -> float:
     sampling = recipe.sample.sampling
     completions = recipe.sample.stride * sampling.samples_per_prompt
     tokens = completions * (sampling.max_tokens + sampling.tool_calls * tool_tokens)
-    checkpoint = checkpoint_bytes(tune.trainable, size)
-    iteration = checkpoint + sum(states_of(recipe, size)) + _DISK_BYTES_A_TOKEN * tokens
+    checkpoint, *states = written_bytes(recipe, size)
+    kept_states = recipe.iterations
+    if keep_state_every is not None:
+        every = recipe.iterations // keep_state_every if keep_state_every else 0
+        kept_states = min(kept_states, every + 4)  # the newest, the best, the promoted, and the one that is written
+    iteration = checkpoint + _DISK_BYTES_A_TOKEN * tokens
     iteration += 4 * total if tune.reference == "ema" else 0
     iteration += 2 * total if recipe.value else 0
     rounds = recipe.distil.rounds if recipe.distil else 0
     once = ((4 if recipe.warm_start else 2) + 2 * rounds) * total + state
-    return once + recipe.iterations * iteration
+    return once + recipe.iterations * iteration + kept_states * sum(states)
 
 
 def iteration_seconds(
@@ -227,7 +236,7 @@ def iteration_seconds(
             (Cluster(Gpu("CPU", 0, machine.memory_bytes, rate, math.inf, math.inf, math.inf), 1), reached)
             for rate, reached in zip(rates, ON_CPUS, strict=True)
         ]
-    written = checkpoint_bytes(recipe.finetune.trainable, size), *states_of(recipe, size)
+    written = written_bytes(recipe, size)
     low, high = (
         iteration_times(recipe, shape, work, cluster, trainer, engine, cache_bytes, *written, reached).iteration
         for work, (cluster, reached) in zip((work_of(recipe), most_work_of(recipe, tool_tokens)), ends, strict=True)

@@ -27,6 +27,7 @@ class Hardware(Config):
     engine: EngineHardware = Field(default_factory=EngineHardware)
     trainer: TrainHardware = Field(default_factory=TrainHardware)
     tracker: Literal["none", "wandb", "tensorboard"] = "none"
+    keep_state_every: int | None = Field(default=None, ge=0, le=1_000_000)
 
     @property
     def starts_engines(self) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from artifacts.refs import Checkpoint, Grades, Puzzles, Ref, Rollouts, Values
 from flows.inputs.critics import first_critic, valued
 from flows.inputs.models import fixed_checkpoint
+from flows.inputs.prompts import refuse_overlong
 from flows.session.session import Session
 from stages.models.tokenizers.digest import check_same_tokenizer
 from stages.optional.teach import POLICY, TeachConfig, teach
@@ -69,10 +70,11 @@ def _teacher_of(
     """Returns the model that credits the policy's tokens; None if the policy itself does, with a hint.
 
     Raises:
-        BadInputError: There is no such checkpoint, or it has another tokenizer.
+        BadInputError: There is no such checkpoint, it has another tokenizer, or a prompt does not fit into its context.
     """
     if config.teacher == POLICY:
         return None
     teacher = fixed_checkpoint(session, config.teacher, "teach.teacher", puzzles)
     check_same_tokenizer(session.ctx.store, teacher, policy, "teach.teacher")
+    refuse_overlong(session, teacher, puzzles, "train")
     return teacher

@@ -1,12 +1,13 @@
 """The puzzles of an evaluation outside a run: those that the user names, or those of a suite."""
 
-from artifacts.reading import Artifact
+from artifacts.errors import BadInputError
 from artifacts.refs import Puzzles, Ref
-from artifacts.schemas import PUZZLES
 from flows.config.suites import load_suite, required_suite
 from flows.inputs.puzzle_sets import named_puzzles, publish_set
 from flows.session.calls import Stages
+from stages.answer import chosen_puzzles
 from stages.evaluate import EvaluateConfig
+from stages.strategies.config import check_temperatures
 from stages.strategies.figures import check_provable
 
 
@@ -24,15 +25,19 @@ def measured_puzzles(
         stages: The stages that make a missing set.
 
     Raises:
-        BadInputError: There is no such suite, set, split or file, or a strategy cannot be measured on the puzzles.
+        BadInputError: There is no such suite, set, split or file, the split is empty, vLLM does not sample at a
+            temperature, or a strategy cannot be measured on the puzzles.
     """
+    check_temperatures(config, "evaluation")
     if puzzles is not None:
         chosen, split = named_puzzles(puzzles, stages)
     else:
         requested = load_suite(required_suite(suite)).puzzles
         count = config.puzzles if "puzzles" in config.model_fields_set else requested.test
         chosen, split, config = publish_set(stages, requested), "test", config.model_copy(update={"puzzles": count})
+    table = chosen_puzzles(stages.ctx.store, chosen, split, config.puzzles)
+    if table.is_empty():
+        raise BadInputError(f"split {split!r}", "no puzzles", "at least one", "name another split")
     if config.strategies:
-        table = Artifact.open(stages.ctx.store, chosen).read_table(f"{split}.parquet", PUZZLES)
         check_provable(config.strategies, sorted(table["environment"].unique()))
     return chosen, split, config

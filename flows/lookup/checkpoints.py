@@ -12,6 +12,7 @@ from artifacts.errors import BadInputError
 from artifacts.layout import RunLayout, Shared, is_run_name
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref, Report
+from artifacts.store.location import local_folder
 from artifacts.store.store import Store
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_recipe, validate
@@ -34,8 +35,8 @@ _ITERATION = re.compile(r"[0-9]{1,7}")
 FORMS = "a run, RUN@ITERATION, a checkpoint's key, a Hugging Face folder, hub:ID, gguf:PACKAGE/FILE or recipe:NAME"
 
 
-def find_checkpoint(name: str, store: Store) -> Ref[Checkpoint] | FetchedModel:
-    """Returns the published checkpoint or the model source that `name` means.
+def find_checkpoint(name: str, store: Store) -> Ref[Checkpoint] | FetchedModel | StoredModel:
+    """Returns the published checkpoint or the model source that `name` means; a `StoredModel` only with an adapter.
 
     A name that starts with `.`, `/` or `~`, or names a folder with a config.json, is a model folder. So is the name of
     any other folder if nothing is published under it.
@@ -65,7 +66,7 @@ def find_checkpoint(name: str, store: Store) -> Ref[Checkpoint] | FetchedModel:
         raise
 
 
-def find_fixed(name: str, setting: str, store: Store) -> Ref[Checkpoint] | FetchedModel:
+def find_fixed(name: str, setting: str, store: Store) -> Ref[Checkpoint] | FetchedModel | StoredModel:
     """Returns the checkpoint or source that `name` means; refuses a name whose checkpoint may change during a run.
 
     Args:
@@ -96,8 +97,8 @@ def check_checkpoint(name: str, store: Store) -> None:
     match find_checkpoint(name, store):
         case GgufPackageModel() as packaged:
             find_packaged_file(packaged.package, packaged.file)
-        case FolderModel() as folder:
-            check_folder(Path(folder.path))
+        case FolderModel() as source if (folder := local_folder(source.path)) is not None:
+            check_folder(folder)
         case _:
             pass
 
@@ -118,10 +119,11 @@ def _model_folder(name: str) -> FolderModel:
     return FolderModel(path=str(folder.resolve()))
 
 
-def _source(recipe: str, store: Store) -> Ref[Checkpoint] | FetchedModel:
+def _source(recipe: str, store: Store) -> Ref[Checkpoint] | FetchedModel | StoredModel:
     match load_recipe(recipe).model:
         case StoredModel() as stored:
-            return published_checkpoint(stored.name, store)
+            checkpoint = published_checkpoint(stored.name, store)
+            return checkpoint if stored.adapter is None else stored
         case ScratchModel() | MergedModel() as source:
             made = "made from scratch" if source.source == "scratch" else "merged from others"
             raise BadInputError(f"recipe:{recipe}", f"a model {made}", "a source that has weights", "name a run")
@@ -166,7 +168,8 @@ def trained_sampling(name: str, store: Store) -> SamplingConfig | None:
     """
     if not isinstance(source := find_checkpoint(name, store), Ref):
         return None
-    layout = RunLayout.of(source.key) if "/" in name else RunLayout(name.partition("@")[0])
+    run = name.partition("@")[0]
+    layout = RunLayout(run) if is_run_name(run) else RunLayout.of(source.key)
     if layout is None or not store.exists(layout.recipe):
         return None
     return validate(Recipe, read_recipe(store, layout), f"recipe of {layout.run}").longest_sampling

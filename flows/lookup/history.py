@@ -49,6 +49,18 @@ class IterationRecord:
         manifests = [self.manifests.get(stage) for stage in stages]
         return all(manifest is not None and manifest.pruned is None for manifest in manifests)
 
+    @property
+    def graded(self) -> bool:
+        """Whether completions and grades are stored and belong together.
+
+        After `--refresh`, an artifact may be that of an input which has been made again since.
+        """
+        inputs = (("grade", "rollouts", "sample"), ("teach", "grades", "grade"), ("value", "grades", "grade"))
+        made = self.manifests
+        return self.kept("sample", "grade") and all(
+            made[stage].inputs[name]["digest"] == made[source].digest for stage, name, source in inputs if stage in made
+        )
+
     def seconds(self) -> dict[str, float]:
         """Returns the wall time of each stage when it was executed."""
         return {stage: manifest.provenance["seconds"] for stage, manifest in self.manifests.items()}
@@ -86,6 +98,11 @@ class RunRecord:
     pass_rates: Manifest | None = None
     first_critic: Manifest | None = None
     shorter: Manifest | None = None
+
+    @property
+    def newest_graded(self) -> IterationRecord | None:
+        """The newest iteration whose completions and grades are stored; None if there is none."""
+        return next((item for item in reversed(self.iterations) if item.graded), None)
 
     def typed_recipe(self) -> Recipe:
         """Returns the frozen recipe as a config model.

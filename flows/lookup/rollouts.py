@@ -18,9 +18,20 @@ from artifacts.errors import BadInputError
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Ref
-from artifacts.schemas import GRADES, GRADES_FILE, PUZZLES, ROLLOUTS, validated
+from artifacts.schemas import (
+    GRADES,
+    GRADES_FILE,
+    PUZZLES,
+    ROLLOUTS,
+    TOKEN_ADVANTAGES,
+    TOKEN_ADVANTAGES_FILE,
+    VALUES,
+    VALUES_FILE,
+    validated,
+)
 from artifacts.store.store import Store
 from flows.lookup.stages import PARTS
+from stages.sampling.turns import own_lengths
 
 if TYPE_CHECKING:
     from flows.lookup.history import IterationRecord, RunRecord
@@ -32,18 +43,31 @@ _COLUMNS = [*COMPLETION, "text", "finish_reason"]
 
 
 def read_grades(item: IterationRecord, layout: RunLayout, store: Store) -> pl.DataFrame:
-    """Returns the grades of an iteration (see `artifacts.schemas.GRADES`)."""
-    return Artifact.at(store, layout.iteration(item.number, PARTS["grade"])).read_table(GRADES_FILE, GRADES)
+    """Returns the grades of an iteration, with the advantages that its completions are trained with.
+
+    Those of `teach` or `value` replace those of `grade`. If each token has its own advantage, that of a completion is
+    the mean over the tokens that the model wrote. It is null if the completion is not trained on.
+    """
+    stage = "teach" if "teach" in item.manifests else "grade"
+    grades = Artifact.at(store, layout.iteration(item.number, PARTS[stage])).read_table(GRADES_FILE, GRADES)
+    if "value" not in item.manifests:
+        return grades
+    values = Artifact.at(store, layout.iteration(item.number, PARTS["value"]))
+    advantages, keys = values.read_table(TOKEN_ADVANTAGES_FILE, TOKEN_ADVANTAGES), ["group", "sample"]
+    tokens = values.read_table(VALUES_FILE, VALUES).join(advantages, on=keys, validate="1:1")
+    own = tokens.explode("values", "advantages").drop_nulls("values")  # a token of a tool has no value
+    means = own.group_by(keys).agg(pl.col("advantages").cast(pl.Float64).mean().alias("advantage"))
+    with_means = grades.drop("advantage").join(means, on=keys, how="left", validate="1:1", maintain_order="left")
+    return with_means.select(grades.columns)
 
 
 def sampled_shards(item: IterationRecord, store: Store) -> Iterator[pl.DataFrame]:
-    """Yields the completions of an iteration that is graded, a file at a time, with lengths in tokens."""
+    """Yields the completions of an iteration that is graded, a file at a time, with the tokens that the model wrote."""
     rollouts = Artifact.open(store, Ref(**item.manifests["grade"].inputs["rollouts"]))
     for name in rollouts.names(".parquet"):
         shard = pl.read_parquet(io.BytesIO(rollouts.read_bytes(name)))
-        yield validated(shard, ROLLOUTS, f"{rollouts.key}/{name}").select(
-            *_COLUMNS, pl.col("completion_token_ids").list.len().alias("completion_tokens")
-        )
+        shard = validated(shard, ROLLOUTS, f"{rollouts.key}/{name}")
+        yield shard.select(*_COLUMNS, own_lengths(shard).alias("completion_tokens"))
 
 
 def read_puzzles(item: IterationRecord, store: Store) -> pl.DataFrame:
@@ -66,7 +90,7 @@ def graded_rollouts(run: RunRecord, store: Store, iterations: Collection[int] = 
         BadInputError: One of the iterations, or all of them, are not graded or were pruned.
         IntegrityError: A stored file is damaged.
     """
-    stored = {item.number: item for item in run.iterations if item.kept("sample", "grade")}
+    stored = {item.number: item for item in run.iterations if item.graded}
     missing = sorted(set(iterations) - stored.keys())
     if missing or not stored:
         found = f"no graded completions of iteration {missing[0]}" if missing else "no graded completions"

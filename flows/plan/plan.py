@@ -14,13 +14,12 @@ from flows.plan.memory import BYTES, Precision, TrainerMemory, saving_memory, se
 from flows.plan.time import Times, iteration_times
 from flows.plan.workload import (
     Work,
-    checkpoint_bytes,
     learning_parameters,
     longest_micro_batch,
     longest_prompt,
     not_counted,
-    states_of,
     work_of,
+    written_bytes,
 )
 from stages.context import Profile
 from stages.hardware.compute_type import ComputeType
@@ -230,17 +229,29 @@ def _phases(recipe: Recipe, completion: float | None, prompt: float | None) -> t
 def process_memory(
     recipe: Recipe, trainer: TrainHardware, size: ModelSize, compute: ComputeType, *, cuda: bool
 ) -> TrainerMemory:
-    """Returns the memory of one trainer process of a recipe."""
-    models = [recipe.finetune, recipe.value] if recipe.value else [recipe.finetune]  # they take turns
-    return trainer_memory(
-        size,
-        max(learning_parameters(model.trainable, size) for model in models),
-        trainer,
-        Precision(compute, recipe.finetune.optimizer.master_dtype),
-        longest_micro_batch(recipe, trainer),
-        cuda=cuda,
-        with_reference=recipe.finetune.reference != "none",
-    )
+    """Returns the memory of one trainer process of a recipe: that of the training which needs most."""
+    return max(_trainings(recipe, trainer, size, compute, cuda=cuda), key=lambda training: training.peak)
+
+
+def _trainings(
+    recipe: Recipe, trainer: TrainHardware, size: ModelSize, compute: ComputeType, *, cuda: bool
+) -> list[TrainerMemory]:
+    """Returns the memory of a trainer process in each training of a recipe, which take turns."""
+    policies = [part.finetune for part in recipe.parts]
+    others = (recipe.warm_start, recipe.distil and recipe.distil.sft, recipe.value)
+    models = [(policy, policy.reference != "none") for policy in policies]
+    return [
+        trainer_memory(
+            size,
+            learning_parameters(model.trainable, size),
+            trainer,
+            Precision(compute, model.optimizer.master_dtype),
+            longest_micro_batch(recipe, trainer),
+            cuda=cuda,
+            with_reference=with_reference,
+        )
+        for model, with_reference in (*models, *((other, False) for other in others if other))
+    ]
 
 
 def training_bytes(peak: TrainerMemory, trainer: TrainHardware) -> float:
@@ -261,9 +272,10 @@ def memory_of(recipe: Recipe, profile: Profile, size: ModelSize, gpu_bytes: floa
     """Returns the memory of a recipe and a profile on GPUs with `gpu_bytes` each."""
     assert size.parameters is not None and size.shape is not None
     shape, trainer, engine = size.shape, profile.trainer, profile.engine
-    peak = process_memory(recipe, trainer, size, _COMPUTE, cuda=True)
-    on_host = _on_host(peak, trainer)
-    kept = 0.0 if trainer.cpu_offload else peak.resident
+    trainings = _trainings(recipe, trainer, size, _COMPUTE, cuda=True)
+    peak = max(trainings, key=lambda training: training.peak)
+    on_host = max(_on_host(training, trainer) for training in trainings)
+    kept = 0.0 if trainer.cpu_offload else max(training.resident for training in trainings)
     weights = BYTES[_COMPUTE] * shape.parameters / engine.tensor_parallel_size
     reserved = engine.memory_share * gpu_bytes
     cache = reserved - weights - _ENGINE_BYTES
@@ -278,7 +290,8 @@ def memory_of(recipe: Recipe, profile: Profile, size: ModelSize, gpu_bytes: floa
     asleep, beside = (_ASLEEP_BYTES, 0.0) if engine.takes_turns else (reserved, kept + _PROCESS_BYTES)
     train = asleep + training_bytes(peak, trainer)
     sample = reserved + beside
-    saving, file = saving_memory(shape, trainer, averaged=recipe.finetune.reference == "ema")
+    averaged = any(part.finetune.reference == "ema" for part in recipe.parts)
+    saving, file = saving_memory(shape, trainer, averaged=averaged)
     save = asleep + kept + saving + _PROCESS_BYTES
     missing = max(0.0, train - gpu_bytes, sample - gpu_bytes, save - gpu_bytes, least - cache)
     host = file + on_host * trainer.processes
@@ -298,12 +311,14 @@ def _layout(
 ) -> Layout:
     used = settings.applied(profile) if settings != Settings.of(profile) else profile
     memory = memory_of(recipe, used, size, cluster.gpu.memory_bytes)
-    written = checkpoint_bytes(recipe.finetune.trainable, size), *states_of(recipe, size)
     cache = max(0.0, memory.cache) * used.engine.tensor_parallel_size
     times = tuple(
-        iteration_times(phase.recipe, shape, phase.work, cluster, used.trainer, used.engine, cache, *written)
+        iteration_times(
+            phase.recipe, shape, phase.work, cluster, used.trainer, used.engine, cache,
+            *written_bytes(phase.recipe, size),
+        )
         for phase in phases
-    )
+    )  # fmt: skip
     run = sum(phase.iterations * of_one.iteration for phase, of_one in zip(phases, times, strict=True))
     return Layout(settings, memory, times, run, _lacking(settings, cluster))
 
@@ -340,7 +355,8 @@ def possible_settings(recipe: Recipe, profile: Profile, cluster: Cluster, *, off
     first, shape = Settings.of(profile), model_size(recipe.model).shape
     common = math.gcd(*shape.heads) if shape is not None and shape.heads is not None else 0
     widths = [width for width in (1, 2, 4, 8) if cluster.per_node % width == 0 == common % width]
-    micro = sorted({recipe.pack.row_size, max(first.micro_batch_tokens, recipe.pack.row_size)})
+    row = max(part.pack.row_size for part in recipe.parts)
+    micro = sorted({row, max(first.micro_batch_tokens, row)})
     shares = _SHARES_IN_TURNS if profile.engine.takes_turns else _SHARES
     for width, share, again, tokens, chunk in product(widths, shares, (False, True), micro, _CHUNKS):
         yield replace(

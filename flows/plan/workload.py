@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from flows.config.model_size import LayerSizes, ModelSize
 from flows.config.recipe import Recipe
 from flows.plan.memory import BYTES
+from stages.finetune import FinetuneConfig
 from stages.hardware.compute_type import ComputeType
 from stages.optional.teach import POLICY
 from stages.sampling.config import SamplingConfig
@@ -54,10 +55,11 @@ def checkpoint_bytes(trainable: TrainableConfig, size: ModelSize) -> float:
     return 4 * learning_parameters(trainable, size) if adapter else 2 * size.parameters
 
 
-def states_of(recipe: Recipe, size: ModelSize) -> tuple[float, float]:
-    """Returns the bytes of the optimizer states that an iteration writes: of the policy, and of the critic."""
+def written_bytes(recipe: Recipe, size: ModelSize) -> tuple[float, float, float]:
+    """Returns the bytes that an iteration writes: checkpoint and optimizer state of the policy, state of the critic."""
     policy, critic = recipe.finetune, recipe.value
     return (
+        checkpoint_bytes(policy.trainable, size),
         state_bytes(policy.trainable, policy.optimizer.master_dtype, size) if policy.carry_state else 0.0,
         state_bytes(critic.trainable.merging(), critic.optimizer.master_dtype, size) if critic else 0.0,
     )
@@ -135,7 +137,7 @@ class Work:
         rows: Packed rows.
         steps: Optimizer steps.
         epochs: Passes over the rows.
-        forward_passes: Passes over the rows without gradients.
+        forward_passes: Passes over the rows without gradients; a part of one is a fraction.
     """
 
     prompt: float
@@ -149,7 +151,7 @@ class Work:
     rows: int
     steps: int
     epochs: int
-    forward_passes: int
+    forward_passes: float
 
     @property
     def context(self) -> float:
@@ -187,6 +189,7 @@ def work_of(
     tool_tokens_in_group = tool_tokens * sampling.tool_calls * each
     trained = prompts * asked + loss_tokens + groups * tool_tokens_in_group
     rows = max(1, math.ceil(trained / row))
+    steps = min(rows, steps_of(recipe, rows))
     return Work(
         prompt=asked,
         completion=length,
@@ -199,10 +202,21 @@ def work_of(
         loss_tokens=loss_tokens,
         row_tokens=row,
         rows=rows,
-        steps=min(rows, steps_of(recipe, rows)),
+        steps=steps,
         epochs=recipe.finetune.epochs,
-        forward_passes=int(recipe.finetune.loss.old_logprobs == "trainer") + int(recipe.finetune.reference != "none"),
+        forward_passes=_forward_passes(recipe.finetune, steps),
     )
+
+
+def _forward_passes(config: FinetuneConfig, steps: int) -> float:
+    """Returns the passes over the rows without gradients: for the reference, and for the old log-probabilities.
+
+    The first optimizer step computes its own old ones, unless the rewards need them before (see `PolicyObjective`).
+    """
+    reference, loss = config.reference != "none", config.loss
+    if loss.old_logprobs != "trainer" or not loss.reads_old_logprobs:
+        return float(reference)
+    return reference + (1.0 if reference and loss.kl_place != "loss" else (steps - 1) / steps)
 
 
 def most_work_of(recipe: Recipe, tool_tokens: int = 0) -> Work:

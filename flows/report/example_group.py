@@ -81,12 +81,12 @@ class ExampleGroup:
 
 
 def find_example_group(record: "IterationRecord", layout: RunLayout, store: Store) -> ExampleGroup | None:
-    """Returns the group with the largest range of rewards in the first shard; None if the rollouts are not graded.
+    """Returns the group with the largest range of rewards in the first shard; None if no graded ones are stored.
 
     Raises:
         IntegrityError: A stored file is damaged.
     """
-    if "grade" not in record.manifests or "sample" not in record.manifests:
+    if not record.graded:
         return None
     rows = next(sampled_shards(record, store)).join(read_grades(record, layout, store), on=COMPLETION, validate="1:1")
     spread = rows.group_by("group").agg((pl.col("reward").max() - pl.col("reward").min()).alias("spread"))

@@ -388,9 +388,9 @@ def own_metrics(records: Iterable[IterationRecord]) -> list[Metric]:
 def named_own(names: Iterable[str]) -> list[Metric]:
     """Returns the metrics of the user's own loss with these names, each once."""
     return [
-        Metric(f"{OWN}{name}", name, _own_mean(name), column=name, terminal=".4g", page=".4g", prefect=5, plotted=True,
-               tracker=f"{OWN}{name}", compare=".4g", presence=Presence.WHERE_KNOWN)
-        for name in dict.fromkeys(names)
+        Metric(key, key, _own_mean(name), column=key, terminal=".4g", page=".4g", prefect=5, plotted=True,
+               tracker=key, compare=".4g", presence=Presence.WHERE_KNOWN)
+        for name, key in {name: f"{OWN}{name}" for name in names}.items()
     ]  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from functools import cached_property
 
 from artifacts.reading import Artifact
 from artifacts.store.store import Store
-from flows.lookup.history import IterationRecord, RunRecord
+from flows.lookup.history import RunRecord
 from flows.report.before_after import BeforeAfter, find_before_after
 from flows.report.example_group import ExampleGroup, find_example_group
 from flows.report.figures import IterationFigures, iteration_figures
@@ -57,13 +57,13 @@ class RunView:
     @cached_property
     def example(self) -> ExampleGroup | None:
         """An example group of the newest iteration that is graded; None if none is."""
-        graded = self._newest("sample", "grade")
+        graded = self.record.newest_graded
         return find_example_group(graded, self.record.layout, self.store) if graded else None
 
     @cached_property
     def batch(self) -> tuple[int, BatchView] | None:
         """The newest packed batch and its iteration; None if no batch is stored."""
-        packed = self._newest("pack")
+        packed = next((item for item in reversed(self.record.iterations) if item.kept("pack")), None)
         batch = read_batch(packed, self.record.layout, self.store) if packed else None
         return (packed.number, batch) if packed and batch else None
 
@@ -91,7 +91,3 @@ class RunView:
     def batch_picture(self) -> bytes | None:
         """The picture of the newest packed batch, as PNG; None if no batch is stored or if it has no rows."""
         return draw(self.batch[1]) if self.batch and self.batch[1].steps else None
-
-    def _newest(self, *stages: str) -> IterationRecord | None:
-        """Returns the newest iteration in which the artifacts of these stages are still stored; None without one."""
-        return next((item for item in reversed(self.record.iterations) if item.kept(*stages)), None)

@@ -7,6 +7,7 @@ stages.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -198,6 +199,12 @@ def _timeline(
     order = [*list(PARTS)[: list(PARTS).index("finetune") + 1], WEIGHTS, STATE, *PARTS]
     inside.sort(key=lambda bar: (order.index(bar.name), bar.iteration))
     return Timeline(number, end - origin, inside, store.local_path(record.layout.root) is not None, whole)
+
+
+def worked_s(iterations: Iterable[IterationRecord]) -> float:
+    """Returns the seconds in which stages of iterations ran; those in which two ran at once count once."""
+    made = [manifest for item in iterations for manifest in item.manifests.values()]
+    return length(merged(((_begin(one), one.made_at.timestamp()) for one in made), math.inf))
 
 
 def merged(spans: Iterable[Span], end: float) -> list[Span]:

@@ -1,5 +1,6 @@
 """Freezes the recipe of a run, and checks that a run continues with the recipe that it began with."""
 
+import re
 from typing import Any
 
 from artifacts.documents.checksums import sums_of
@@ -12,10 +13,9 @@ from flows.config.recipe import Recipe
 from stages.answering.settings import Access
 from stages.environments.config import SourceConfig
 
-_CODE_SETTINGS = (
-    "puzzles.puzzle.sha256:", "puzzles.puzzle.version:",
-    "finetune.loss.function.sha256:", "grade.reward.function.sha256:",
-)  # fmt: skip
+_CODE_SETTINGS = re.compile(
+    r"(puzzles\.puzzle\.(sha256|version)|(phases\.\d+\.)?(finetune\.loss|grade\.reward)\.function\.sha256):"
+)
 """Settings that differ between versions of a user's code, as `differences` writes them."""
 
 
@@ -69,15 +69,17 @@ def check_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
         for name in recipe.puzzles.puzzle.LOCATIONS:
             stored["puzzles"]["puzzle"].pop(name, None)
             current["puzzles"]["puzzle"].pop(name, None)
-    for part in (stored, current):  # a file may have been moved
-        for function in (part["finetune"]["loss"]["function"], part["grade"]["reward"]["function"]):
-            if function is not None:
-                function.pop("folder")
-        if (judge := part["grade"]["reward"]["judge"]) is not None:
-            for name in (*Access.model_fields, "price", "max_cost"):
-                judge.pop(name, None)
+    for whole in (stored, current):
+        whole["phases"] = {str(number): phase for number, phase in enumerate(whole.get("phases", ()))}
+        for part in (whole, *whole["phases"].values()):  # a file may have been moved
+            for function in (part["finetune"]["loss"]["function"], part["grade"]["reward"]["function"]):
+                if function is not None:
+                    function.pop("folder")
+            if (judge := part["grade"]["reward"]["judge"]) is not None:
+                for name in (*Access.model_fields, "price", "max_cost"):
+                    judge.pop(name, None)
     if changes := differences(stored, current):
-        if any(change.startswith(_CODE_SETTINGS) for change in changes):
+        if any(map(_CODE_SETTINGS.match, changes)):
             raise IdentityMismatchError(
                 f"run {layout.run!r}",
                 f"the code that it uses has changed: {'; '.join(changes[:6])}",

@@ -2,18 +2,17 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from pydantic import Field
 
-from artifacts.address import REFRESHED_NAME
 from artifacts.config import Config
 from artifacts.documents.run_files import read_recipe
 from artifacts.errors import BadInputError, IntegrityError
-from artifacts.layout import IN_ATTEMPT, RUNS, TOPS, RunLayout, artifact_of, state_key, step_of
+from artifacts.layout import IN_ATTEMPT, REFRESHED_NAME, RUNS, TOPS, RunLayout, artifact_of, state_key, step_of
 from artifacts.lineage import Node, lineage
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact, is_published
@@ -25,6 +24,7 @@ from flows.lookup.history import read_run, run_names
 from flows.upkeep.removal import LOST_AFTER_S, Removal
 from stages.promotion.promoted import Promoted
 from stages.statistics.records import read_decision
+from stages.training.saved_state import STATE_FOLLOWS
 
 IterationPart = Literal["optimizer_state", "checkpoint", "reference", "batch", "rollouts", "critic", "critic_state"]
 _AT_ITERATION = re.compile(r"(?P<run>[^\s:@/]+)@(?P<iteration>[0-9]{1,7})")
@@ -69,8 +69,9 @@ def plan(store: Store, rule: Retention, runs: Sequence[str] = (), damaged: list[
     """Returns the folders that the rule does not keep: run by run, sorted by key.
 
     Nothing is removed from a run with a damaged artifact, because its dependencies are unknown, or from a run whose
-    stages are to be run again (see `awaited`). Checkpoints and critics that any run's recipe names are kept. Artifacts
-    that runs share stay; only their unpublished folders are removed, a day after the artifact was made.
+    stages are to be run again (see `awaited`). Checkpoints and critics that any run's recipe names are kept, and so is
+    everything that an unfinished training still needs. Artifacts that runs share stay; only their unpublished folders
+    are removed, a day after the artifact was made.
 
     Args:
         runs: Names of runs; all runs if empty.
@@ -170,8 +171,11 @@ def _of_run(store: Store, run: str, rule: Retention, damaged: list[Damage] | Non
         refreshes = Refreshes.read(store, layout)
     if len(damaged or ()) > damage_before or refreshes.unfinished:  # an unfinished request may still need all files
         return []
-    kept_keys = ancestors | _kept_by_rule(layout, published, rule)
-    removals = _unpublished_folders(store, layout.root, keys, published)
+    unfinished = _unfinished(published)
+    inputs = {ref["key"] for manifest in unfinished.values() for ref in manifest.inputs.values()}
+    kept_keys = ancestors | _kept_by_rule(layout, published, rule) | unfinished.keys() | inputs
+    finished = {key: manifest for key, manifest in published.items() if key not in unfinished}
+    removals = _unpublished_folders(store, layout.root, keys, finished)
     for key, manifest in published.items():
         part = layout.part_of(key)
         removable = (part is not None and part[1] in rule.parts) or (rule.comparisons and layout.is_comparison(key))
@@ -199,6 +203,15 @@ def _of_shared(store: Store, damaged: list[Damage] | None) -> list[Removal]:
                             published[key] = manifest
             removals += _unpublished_folders(store, top, keys, published)
     return sorted(removals, key=lambda removal: removal.folder)
+
+
+def _unfinished(published: Mapping[str, Manifest]) -> dict[str, Manifest]:
+    """Returns the weights whose optimizer state is not published yet: the next command repeats their training."""
+    return {
+        key: manifest
+        for key, manifest in published.items()
+        if manifest.facts.get(STATE_FOLLOWS) and (state := state_key(key)) and state not in published
+    }
 
 
 def _kept_by_rule(layout: RunLayout, published: dict[str, Manifest], rule: Retention) -> set[str]:

@@ -13,7 +13,7 @@ from artifacts.store.store import Store
 from stages.answering.purchase import STEM, PuzzleSample
 from stages.answering.settings import ApiRequest
 
-REVISION = 1
+REVISION = 1  # not that of the stage `answer`: bought answers stay known when its figures change
 
 
 def answers_key(name: str, identity: Identity) -> str:

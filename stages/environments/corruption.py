@@ -1,7 +1,7 @@
 """Corruptions of texts that reason in steps, to test what a model learns from: structure or content.
 
 The test is that of Sky-T1 (arXiv 2502.07374). The same text and seed give the same result. A step is a line before the
-answers.
+answers, without a mark that begins or ends a thought: such a line keeps its place, because graders need it.
 """
 
 import random
@@ -52,60 +52,75 @@ class SteppedText:
     """A text that is divided into steps and answers.
 
     Attributes:
-        steps: Its lines before the answers, without empty ones.
-        answers: The rest, from the line of the first answer on.
+        lines: Its lines before the answers, without empty ones.
+        answers: The rest, from the line of the first answer on, without a thought that ends on this line.
+        marks: Texts that begin or end a thought; a line with one is no step.
     """
 
-    steps: tuple[str, ...]
+    lines: tuple[str, ...]
     answers: str
+    marks: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, text: str, answer_ends: Mapping[str, int]) -> "SteppedText":
-        """Divides a text; without answers, all its lines are steps.
+    def of(cls, text: str, answer_ends: Mapping[str, int], marks: tuple[str, ...] = ()) -> "SteppedText":
+        """Divides a text; without answers, all its lines come before them.
 
         Args:
             text: The text.
             answer_ends: Number of characters up to the end of each answer (see `LocatesAnswers`).
+            marks: See the attribute.
         """
         first = min(answer_ends.values(), default=len(text) + 1)
         start = len(text) if first > len(text) else text.rfind("\n", 0, max(0, first - 1)) + 1
-        return cls(tuple(line for line in text[:start].splitlines() if line.strip()), text[start:])
+        for mark in marks:
+            start = first - len(text[start:first].rpartition(mark)[2])
+        return cls(tuple(line for line in text[:start].splitlines() if line.strip()), text[start:], marks)
 
     def __str__(self) -> str:
-        """Returns the text: the steps, an empty line, the answers."""
-        return "\n\n".join(part for part in ("\n".join(self.steps), self.answers) if part)
+        """Returns the text: the lines, an empty line, the answers."""
+        return "\n\n".join(part for part in ("\n".join(self.lines), self.answers) if part)
+
+    @property
+    def places(self) -> list[int]:
+        """The places of the steps among the lines."""
+        return [place for place, line in enumerate(self.lines) if not any(mark in line for mark in self.marks)]
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The steps."""
+        return tuple(self.lines[place] for place in self.places)
 
 
-def shuffled(steps: Sequence[str], share: float, chance: random.Random) -> list[str]:
-    """Returns the steps after a random share of them has exchanged places. A single drawn step stays where it is."""
-    places = chance.sample(range(len(steps)), _count(steps, share))
-    result = list(steps)
+def shuffled(text: SteppedText, share: float, chance: random.Random) -> SteppedText:
+    """Returns a text after a random share of its steps has exchanged places. A single drawn step stays where it is."""
+    places = chance.sample(text.places, _count(text.steps, share))
+    lines = list(text.lines)
     # One random cycle through the drawn places moves every drawn step. Equal steps still leave an equal text.
     for place, following in zip(places, [*places[1:], *places[:1]], strict=True):
-        result[place] = steps[following]
-    return result
+        lines[place] = text.lines[following]
+    return replace(text, lines=tuple(lines))
 
 
-def shortened(steps: Sequence[str], share: float, chance: random.Random) -> list[str]:
-    """Returns the steps without a random share of them."""
-    dropped = set(chance.sample(range(len(steps)), _count(steps, share)))
-    return [step for place, step in enumerate(steps) if place not in dropped]
+def shortened(text: SteppedText, share: float, chance: random.Random) -> SteppedText:
+    """Returns a text without a random share of its steps."""
+    dropped = set(chance.sample(text.places, _count(text.steps, share)))
+    return replace(text, lines=tuple(line for place, line in enumerate(text.lines) if place not in dropped))
 
 
-def lengthened(steps: Sequence[str], share: float, others: Sequence[str], chance: random.Random) -> list[str]:
-    """Returns the steps with further ones at random places.
+def lengthened(text: SteppedText, share: float, others: Sequence[str], chance: random.Random) -> SteppedText:
+    """Returns a text with further steps, each directly before or after another step.
 
     Args:
-        steps: N steps.
+        text: A text with N steps.
         share: Number of further steps, in units of N.
         others: Steps of other texts, from which the further ones are drawn without replacement; if there are too few,
             all are added.
         chance: The random generator.
     """
-    result = list(steps)
-    for step in chance.sample(list(others), min(len(others), _count(steps, share))):
-        result.insert(chance.randrange(len(result) + 1), step)
-    return result
+    for step in chance.sample(list(others), min(len(others), _count(text.steps, share))):
+        place = chance.choice(sorted({beside for own in text.places for beside in (own, own + 1)}))
+        text = replace(text, lines=(*text.lines[:place], step, *text.lines[place:]))
+    return text
 
 
 def misanswered(
@@ -164,23 +179,21 @@ def corrupted(texts: Sequence[tuple[str, Puzzle]], config: CorruptionConfig, see
     if config.kind != "swap_names":
         for text, puzzle in texts:
             needs(environment.get(puzzle.environment), LocatesAnswers, where, remedy)
-            divided.append(SteppedText.of(text, answer_ends(text, puzzle)))
+            marks = (puzzle.thinking.opening, puzzle.thinking.closing)
+            divided.append(SteppedText.of(text, answer_ends(text, puzzle), marks))
     pool = _Pool(divided, [puzzle.digest for _, puzzle in texts]) if config.kind == "insert_steps" else None
     result: list[str] = []
     for number, ((text, puzzle), seed) in enumerate(zip(texts, seeds, strict=True)):
         chance, share = random.Random(seed), config.share
         match config.kind:
             case "shuffle_steps":
-                steps = shuffled(divided[number].steps, share, chance)
-                result.append(str(replace(divided[number], steps=tuple(steps))))
+                result.append(str(shuffled(divided[number], share, chance)))
             case "delete_steps":
-                steps = shortened(divided[number].steps, share, chance)
-                result.append(str(replace(divided[number], steps=tuple(steps))))
+                result.append(str(shortened(divided[number], share, chance)))
             case "insert_steps":
                 assert pool is not None
-                own = divided[number].steps
-                others = pool.draw(puzzle.digest, _count(own, share), chance)
-                result.append(str(replace(divided[number], steps=tuple(lengthened(own, share, others, chance)))))
+                others = pool.draw(puzzle.digest, _count(divided[number].steps, share), chance)
+                result.append(str(lengthened(divided[number], share, others, chance)))
             case "wrong_answers":
                 task_environment = environment.get(puzzle.environment)
                 values = needs(task_environment, ListsValues, where, remedy).answer_values(puzzle)

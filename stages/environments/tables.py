@@ -216,13 +216,14 @@ def grade_columns(graded: Graded) -> dict[str, Any]:
     return {"accuracy": graded.accuracy, "exact": graded.exact, "answers": json.dumps(answers)}
 
 
-def taught_passages(table: pl.DataFrame, taught: Taught | None) -> list[list[Passage]]:
+def taught_passages(table: pl.DataFrame, taught: Taught | None, *, thought_opened: bool = False) -> list[list[Passage]]:
     """Returns the text that a model is taught for every puzzle of a table, in passages that are tokenized separately.
 
     Args:
         table: A table of the `puzzles` schema.
         taught: Style of the derivations, which end with the answers; `transcripts` for a call to the solver with all
             clues, its answer and the answers; None for the answers alone.
+        thought_opened: Whether the chat template of the model that learns them opens a thought, which they then end.
 
     Raises:
         BadInputError: A puzzle's environment writes no such text, or the solver cannot decide the answers.
@@ -234,14 +235,11 @@ def taught_passages(table: pl.DataFrame, taught: Taught | None) -> list[list[Pas
         texts = [[Passage(_derivation(puzzle, taught))] for puzzle in puzzles]
     else:
         texts = [[Passage(_answer_writer(puzzle).write_answer(puzzle))] for puzzle in puzzles]
-    return [_after_thought(passages, puzzle) for puzzle, passages in zip(puzzles, texts, strict=True)]
-
-
-def _after_thought(passages: list[Passage], puzzle: Puzzle) -> list[Passage]:
-    """Returns the passages of an answer after the mark that must precede it."""
-    if puzzle.thinking.rule != "required":
-        return passages
-    return [Passage(f"\n{puzzle.thinking.closing}\n{passages[0].text}"), *passages[1:]]
+    thinking = [puzzle.thinking.after_prompt(thought_opened) for puzzle in puzzles]
+    return [
+        [Passage(f"{rule.before_answer}{first.text}"), *others]
+        for rule, (first, *others) in zip(thinking, texts, strict=True)
+    ]
 
 
 def tokenizer_texts(table: pl.DataFrame, taught: Taught | None) -> list[str]:

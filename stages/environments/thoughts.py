@@ -42,6 +42,11 @@ class ThinkingConfig(Config):
         """
         return self.model_copy(update={"rule": "required"}) if opened and self.rule == "cut" else self
 
+    @property
+    def before_answer(self) -> str:
+        """What precedes an answer without a thought, so that it is read; empty if nothing must."""
+        return f"\n{self.closing}\n" if self.rule == "required" else ""
+
 
 DEFAULT_THINKING = ThinkingConfig()
 

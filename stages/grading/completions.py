@@ -124,7 +124,7 @@ def reward_inputs(
         for one, of_one in zip(completions, inputs, strict=True)
     ]
     own = own_rewards(config.function, asked, config.function_limit_s)
-    return [replace(of_one, own=value or 0.0) for of_one, value in zip(inputs, own, strict=True)]
+    return [replace(of_one, own=value) for of_one, value in zip(inputs, own, strict=True)]
 
 
 def _well_formed(completion: GradedCompletion) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from artifacts.errors import NEW_RUN, BadInputError
+from stages.environments.environment import kind_of
 from stages.environments.puzzle import Puzzle
 from stages.environments.single_answer import ITEM, reward_item
 from stages.processes.limited_calls import LimitedCalls, LoadError
@@ -64,8 +65,11 @@ class Completion:
     @property
     def arguments(self) -> tuple[Any, ...]:
         """The arguments of the function: the item is that of the task, or prompt and solution of a puzzle."""
-        stored = self.puzzle.solution.get(ITEM)
-        item = json.loads(stored) if stored else reward_item(self.puzzle.prompt, self.puzzle.solution)
+        solution = dict(self.puzzle.solution)
+        stored = solution.pop(ITEM, None)
+        if kind_of(self.puzzle.environment) == "reasoning_gym":  # what it stores is for its scorer alone
+            stored = None
+        item = json.loads(stored) if stored else reward_item(self.puzzle.prompt, solution)
         return self.text, item, self.grade, self.tokens
 
 
@@ -78,8 +82,8 @@ def own_rewards(function: UserFunction, completions: Sequence[Completion], limit
         limit_s: CPU seconds for one.
 
     Raises:
-        BadInputError: It cannot be loaded, has changed since the run began, returns no finite number, or returns
-            another number when it is asked again.
+        BadInputError: It cannot be loaded, has changed since the run began, fails for all completions, returns no
+            finite number, or returns another number when it is asked again.
     """
     file, target = str(function.found()), function.name.rpartition(":")[2]
     calls = LimitedCalls(_LOAD, file, target, function.sha256, limit_s=limit_s)
@@ -93,6 +97,8 @@ def own_rewards(function: UserFunction, completions: Sequence[Completion], limit
     for result in results:
         if isinstance(result.value, str):
             raise _refused(function, f"returned {result.value}")
+    if results and all(result.failure is not None for result in results):
+        raise _refused(function, f"fails for each of {len(completions)} completions ({results[0].failure})")
     values: list[float | None] = [result.value for result in results]
     for first, second in zip(values, values[len(completions) :], strict=False):
         if None not in (first, second) and first != second:

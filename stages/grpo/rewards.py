@@ -124,7 +124,7 @@ class RewardInputs:
         tokens: Number of tokens that the model wrote.
         limit_tokens: The sampler's max_tokens.
         answered: Whether any answer was found in it.
-        own: What a user's own function returned.
+        own: What a user's own function returned; None if there is none, or if it failed.
         judged: What a judge's score is worth; None if the reward has no judge.
     """
 
@@ -138,7 +138,7 @@ class RewardInputs:
     tokens: int
     limit_tokens: int
     answered: bool
-    own: float = 0.0
+    own: float | None = None
     judged: float | None = None
 
 
@@ -166,7 +166,7 @@ def _terms(inputs: RewardInputs, config: RewardConfig) -> dict[str, float]:
         answered = config.outcomes.wrong if inputs.answered else config.outcomes.no_answer
         terms["outcome"] = config.outcomes.right if inputs.exact else answered
     if config.function is not None:
-        terms["function"] = inputs.own
+        terms["function"] = inputs.own or 0.0
     if inputs.judged is not None:
         terms["judge"] = inputs.judged
     if config.deductions_weight:

@@ -13,6 +13,8 @@ import gc
 import json
 import sys
 import traceback
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ import gguf
 import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig, modeling_gguf_pytorch_utils
+from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 
 from artifacts.errors import BadInputError
 from stages.models.json_file import read_json, refuse_own_code
@@ -113,10 +116,68 @@ def speed_up_gguf() -> None:
     setattr(modeling_gguf_pytorch_utils, "_gguf_parse_value", parse_once)  # noqa: B010
 
 
+def refuse_lost_settings(file: Path, reader: gguf.GGUFReader) -> None:
+    """Refuses a GGUF file with settings of rotations or attention that transformers 5.19 leaves out without a word.
+
+    Raises:
+        BadInputError: Its rotations are scaled or partial, or it has a sliding window that would be lost.
+    """
+    named = {name: field for name, field in reader.fields.items() if not name.startswith("tokenizer.")}
+    stated = {name.partition(".")[2]: field.contents() for name, field in named.items()}
+    heads, width = stated.get("attention.head_count"), stated.get("attention.key_length")
+    if width is None and isinstance(heads, int):
+        width = stated.get("embedding_length", 0) // heads
+    mapped = GGUF_CONFIG_MAPPING.get(str(stated.get("architecture")), {})
+    for name, kept in (
+        ("rope.scaling.type", (None, "none")),
+        ("rope.scaling.factor", (None, 0.0, 1.0)),
+        ("rope.scale_linear", (None, 0.0, 1.0)),
+        ("rope.dimension_count", (None, width)),
+        *([] if "attention.sliding_window" in mapped else [("attention.sliding_window", (None, 0))]),
+    ):
+        if (value := stated.get(name)) not in kept:
+            raise _lost(file, f"{name} {value}")
+
+
+@contextmanager
+def unread_tensors_refused(file: Path, reader: gguf.GGUFReader) -> Generator[None]:
+    """Makes transformers refuse tensors of the file that no weight of the model is read from; it would drop them.
+
+    They are known when transformers 5.19 maps their names, before the first one is dequantized.
+    """
+    name_map: Any = modeling_gguf_pytorch_utils.get_gguf_hf_weights_map
+
+    def checked_map(model: Any, processor: Any, *arguments: Any, **keywords: Any) -> dict[str, str]:
+        names: dict[str, str] = name_map(model, processor, *arguments, **keywords)
+        if not keywords.get("qual_name"):  # the whole model, not a part of it
+            known = {*names, *(f"{name}.weight" for name in names)}  # experts are mapped without `.weight`
+            for tensor in reader.tensors:
+                if tensor.name not in known:
+                    raise _lost(file, f"tensor {tensor.name}")
+        return names
+
+    setattr(modeling_gguf_pytorch_utils, "get_gguf_hf_weights_map", checked_map)  # noqa: B010
+    try:
+        yield
+    finally:
+        setattr(modeling_gguf_pytorch_utils, "get_gguf_hf_weights_map", name_map)  # noqa: B010
+
+
+def _lost(file: Path, lost: str) -> BadInputError:
+    expected = "only what transformers reads from GGUF: neither scaled nor partial rotations, nor other tensors"
+    return BadInputError(str(file), lost, expected, "use the model's Hugging Face folder or hub id")
+
+
 def convert_gguf(file: Path, out: Path, shape: Path | None) -> None:
-    """Saves the model of a GGUF file, dequantized to bf16."""
+    """Saves the model of a GGUF file, dequantized to bf16.
+
+    Raises:
+        BadInputError: The file holds what transformers would leave out.
+    """
     folder = str(file.parent)
     speed_up_gguf()
+    reader = gguf.GGUFReader(str(file))  # as transformers names it, so that the file is parsed once
+    refuse_lost_settings(file, reader)
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file.name, **_LOCAL)
     if shape is not None:
         tokenizer.save_pretrained(shape, save_jinja_files=False)
@@ -126,7 +187,8 @@ def convert_gguf(file: Path, out: Path, shape: Path | None) -> None:
         settings.save_pretrained(shape)
     _tell_shape(shape)
     config = GgufConfig(gguf_file=file.name, dequantize=True)
-    model = _open_model(folder, gguf_file=file.name, quantization_config=config)
+    with unread_tensors_refused(file, reader):
+        model = _open_model(folder, gguf_file=file.name, quantization_config=config)
     _save_model(model, out)
     tokenizer.save_pretrained(out, save_jinja_files=False)
 

@@ -65,6 +65,11 @@ class ChatModel(Config):
         "become part of it; null: none",
     )
 
+    @property
+    def adapts_template(self) -> bool:
+        """Whether the chat template in the model's folder differs from that of the source."""
+        return self.system_prompt is not None or self.template_arguments is not None
+
     def identity(self) -> dict[str, Any]:
         """Returns the settings that decide what is fetched."""
         unused = set() if self.template_arguments else {"template_arguments"}
@@ -307,5 +312,5 @@ def materialise(
             _copy_address(config.path, out_dir, early)
     write_both_spellings(out_dir)
     check_folder(out_dir)
-    if isinstance(config, ChatModel) and (config.system_prompt or config.template_arguments):
+    if isinstance(config, ChatModel) and config.adapts_template:
         adapt_template(out_dir, config.system_prompt, config.template_arguments)

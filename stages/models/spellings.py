@@ -74,7 +74,8 @@ def _rope_by_layer(config: dict[str, Any], kinds: dict[str, Any]) -> dict[str, A
         return config | {key: value for key, value in written.items() if value is not None}
     if not (theta := config.get("rope_theta")) or not (of_sliding := config.get(local)):
         return config  # both versions know the defaults
-    scaling = {"rope_type": "default", **_table(config, "rope_scaling"), "rope_theta": theta}
+    stated = _table(config, "rope_scaling")
+    scaling = {**stated, "rope_type": stated.get("rope_type") or stated.get("type") or "default", "rope_theta": theta}
     sliding = {"rope_type": "default", "rope_theta": of_sliding}
     return config | {"rope_parameters": {_FULL: scaling, _SLIDING: sliding}}
 

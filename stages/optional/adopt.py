@@ -12,11 +12,11 @@ from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref
 from stages.context import StageContext
 from stages.models.adapter_config import ADAPTER_CONFIG
-from stages.models.adapters import ADAPTER_WEIGHTS, read_adapter_config
+from stages.models.adapters import ADAPTER_WEIGHTS, has_adapter, read_adapter_config
 from stages.models.folder import content_of
 from stages.models.shape import read_shape
 from stages.models.source import SETTINGS_FILES, TOKENIZER_FILES, copy_files
-from stages.models.stored import BASE, holds_adapter
+from stages.models.stored import BASE
 from stages.models.tensors import check_adapter, tensors_of
 
 REVISION = 1
@@ -39,19 +39,33 @@ def adopt(
     identity = identity_of(adapter, base)
     if published := out.find(identity):
         return published
-    below = Artifact.open(ctx.store, base).manifest
-    if holds_adapter(below):
-        remedy = "export it with --merge, and name the folder as the model"
-        raise BadInputError("model.adapter", f"a second adapter over {base.key}", "a base without one", remedy)
-    folder = ctx.local_folder(base)
+    folder, licence = ctx.local_folder(base), Artifact.open(ctx.store, base).manifest.facts.get("licence")
     attempt = out.attempt(identity)
     with ctx.folder(attempt) as made:
-        source = adapter_folder(adapter)
-        config = check_adapter(source, tensors_of(read_shape(folder)))
-        copy_files(folder, made, (*SETTINGS_FILES, *TOKENIZER_FILES))
-        copy_input(source / ADAPTER_WEIGHTS, made / ADAPTER_WEIGHTS, "a LoRA adapter", most_bytes=LARGEST_WEIGHTS)
-        config.write(made)
-    return attempt.publish({"licence": below.facts.get("licence"), "adapter": adapter}, **{BASE: base})
+        write_adapted(adapter, folder, base.key, made)
+    return attempt.publish({"licence": licence, "adapter": adapter}, **{BASE: base})
+
+
+def write_adapted(adapter: str, base: Path, name: str, out: Path) -> None:
+    """Writes the folder of a checkpoint that is an adapter over a base, without the link to the base.
+
+    Args:
+        adapter: As for `adopt`.
+        base: Folder of the base.
+        name: Name of the base, for the error.
+        out: The folder to write into.
+
+    Raises:
+        BadInputError: As for `adopt`.
+    """
+    if has_adapter(base):
+        remedy = "export it with --merge, and name the folder as the model"
+        raise BadInputError("model.adapter", f"a second adapter over {name}", "a base without one", remedy)
+    source = adapter_folder(adapter)
+    config = check_adapter(source, tensors_of(read_shape(base)))
+    copy_files(base, out, (*SETTINGS_FILES, *TOKENIZER_FILES))
+    copy_input(source / ADAPTER_WEIGHTS, out / ADAPTER_WEIGHTS, "a LoRA adapter", most_bytes=LARGEST_WEIGHTS)
+    config.write(out)
 
 
 def identity_of(adapter: str, base: Ref[Checkpoint]) -> Identity:

@@ -19,10 +19,11 @@ from artifacts.refs import Answers, Checkpoint, Puzzles, Ref, Rollouts, Texts
 from artifacts.schemas import ANSWERS, ANSWERS_FILE, BY_TOOL, PUZZLES, ROLLOUTS, TEXTS, TEXTS_FILE, as_table
 from stages.context import StageContext
 from stages.environments.puzzle import Grader, Puzzle
-from stages.environments.tables import graded_texts, puzzles_by_id, taught_passages
+from stages.environments.tables import graded_texts, puzzles_by_id, taught_passages, thinking_of
 from stages.environments.thoughts import thought_opened
 from stages.models.tokenizers.chat import chat_tokenizer
 from stages.models.tokenizers.digest import tokenizer_digest
+from stages.sampling.collect import opens_thought
 from stages.texts.selection import DistilConfig, TeacherText, TextLimits, after_corruption, select
 
 REVISION = 2  # thoughts are not read
@@ -46,6 +47,8 @@ def distil(
     does not decode its tokens to the same text), `too_long` (with its prompt, for a row), `wrong`, `right`, `worse`,
     `duplicate`, `surplus`; then, by the corruption, `emptied`, `unwritable` or `too_long`.
 
+    If the student's chat template opens a thought, texts without one begin with its end, so that graders read them.
+
     Args:
         teacher: Rollouts of a checkpoint on train puzzles, or the stored answers of a benchmark to its own puzzles;
             None for the solver's own texts.
@@ -64,12 +67,19 @@ def distil(
         return published
     own = Artifact.open(ctx.store, puzzles)
     candidates, tokenizer = _candidates(ctx, config, teacher, own), _tokenizer(ctx, teacher)
-    limits = _text_limits(ctx, student, row_tokens, tokenizer) if config.untrainable == "drop" else None
+    reader = chat_tokenizer(ctx.local_folder(student))
+    thinking = thinking_of(own.read_table("train.parquet", PUZZLES))
+    mark = thinking.after_prompt(opens_thought(reader, thinking)).before_answer
+    limits = None
+    if config.untrainable == "drop":
+        keeps_tokens = tokenizer == tokenizer_digest(ctx.store, student)
+        limits = TextLimits(reader, row_tokens - len(reader.text_ids(mark)), keeps_tokens)
     held_out = {digest for split in ("val", "test") for digest in own.read_table(f"{split}.parquet", PUZZLES)["digest"]}
     kept, rejected = select(candidates, config, held_out, limits)
     if config.corruption is not None:
         kept, spoiled = after_corruption(kept, config.corruption, config.seed, limits)
         rejected = dict((Counter(rejected) + spoiled).most_common())
+    kept = [_marked(candidate, mark) for candidate in kept]
     facts: dict[str, Any] = {
         "sampled": len(candidates),
         "kept": len(kept),
@@ -104,10 +114,16 @@ def _nothing_left(
     )
 
 
-def _text_limits(ctx: StageContext, student: Ref[Checkpoint], row_tokens: int, of_teacher: str | None) -> TextLimits:
-    """Returns the limits of a student's texts; `of_teacher` is the digest of the teacher's tokenizer."""
-    keeps_tokens = of_teacher == tokenizer_digest(ctx.store, student)
-    return TextLimits(chat_tokenizer(ctx.local_folder(student)), row_tokens, keeps_tokens)
+def _marked(candidate: TeacherText, mark: str) -> TeacherText:
+    """Returns a text as the student learns it: after the mark that the student's graders need and the teacher's do not.
+
+    Args:
+        candidate: The text of a teacher.
+        mark: See `ThinkingConfig.before_answer`.
+    """
+    if not mark or candidate.puzzle.thinking.rule == "required" or mark.strip() in candidate.text:
+        return candidate
+    return replace(candidate, text=f"{mark}{candidate.text}", token_ids=None)
 
 
 def _tokenizer(ctx: StageContext, teacher: Ref[Rollouts] | Ref[Answers] | None) -> str | None:

@@ -11,12 +11,13 @@ from artifacts.refs import Checkpoint, Critic, Grades, OptimizerState, Ref, Roll
 from stages.context import StageContext
 from stages.models.tokenizers.digest import check_same_tokenizer
 from stages.training.critic import (
+    LONGER_CONTEXT,
     ValueConfig,
     critic_batch,
     valued_rollouts,
 )
 from stages.training.job import JobSettings
-from stages.training.launch import Target, Weights, train_and_publish
+from stages.training.launch import Target, Weights, batch_file, train_and_publish
 
 REVISION = 1
 _SEED_DIGITS = 12
@@ -73,8 +74,6 @@ def pretrain(
             f"{NEW_RUN}, with other iterations or without value.pretrain",
         )  # fmt: skip
     batch.check(out.key)
-    batch_file = ctx.scratch / "critic-batch.safetensors"
-    batch_file.write_bytes(batch.to_bytes())
     job_settings = JobSettings(
         learning_rates=(config.learning_rate,) * batch.minibatches * chosen.epochs,
         epochs=chosen.epochs,
@@ -83,4 +82,5 @@ def pretrain(
         epoch_seed=seed,
         value=config.for_pretraining().job(),
     )
-    return train_and_publish(Weights(model), batch_file, job_settings, target, ctx, label="pretrain").saved(ctx)
+    with batch_file(batch, model, ctx, where="value.pretrain.run", remedy=LONGER_CONTEXT) as file:
+        return train_and_publish(Weights(model), file, job_settings, target, ctx, label="pretrain").saved(ctx)

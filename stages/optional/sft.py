@@ -16,14 +16,15 @@ from artifacts.refs import Checkpoint, Puzzles, Ref, Texts
 from artifacts.schemas import PUZZLES, TEXTS, TEXTS_FILE
 from stages.context import StageContext
 from stages.environments.puzzle import Style, Taught
-from stages.environments.tables import taught_passages
+from stages.environments.tables import taught_passages, thinking_of
 from stages.grpo.groups import Branch, Group
 from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.tokenizers.chat import ChatTokenizer, chat_tokenizer
 from stages.models.tokenizers.digest import tokenizer_digest
+from stages.sampling.collect import opens_thought
 from stages.texts.supervised import check_can_be_sampled, check_fits, check_round_trip, tokens_to_learn
 from stages.training.job import EpochOrder, JobSettings, LossConfig, OptimizerConfig
-from stages.training.launch import Target, Weights, train_and_publish, warn_of_rounding
+from stages.training.launch import Target, Weights, batch_file, train_and_publish, warn_of_rounding
 from stages.training.trainable import TrainableConfig, TrainedConfig
 
 REVISION = 2
@@ -153,9 +154,9 @@ def sft(
     updates = len(job_settings.learning_rates) // config.epochs
     batch, _ = pack_groups(groups, PackConfig(row_tokens=config.row_tokens, updates=updates, seed=config.seed))
     batch.check("sft batch")
-    batch_file = ctx.scratch / "sft.safetensors"
-    batch_file.write_bytes(batch.to_bytes())
-    trained = train_and_publish(Weights(weights), batch_file, job_settings, target, ctx, label=label)
+    remedy = f"{NEW_RUN}, with shorter texts or a model with a longer context"
+    with batch_file(batch, weights, ctx, where=section, remedy=remedy) as file:
+        trained = train_and_publish(Weights(weights), file, job_settings, target, ctx, label=label)
     warn_of_rounding(trained, job_settings, f"{section}.learning_rate", ctx)
     return trained.checkpoint
 
@@ -219,10 +220,13 @@ def taught_groups(config: WarmStartConfig, puzzles: pl.DataFrame, tokenizer: Cha
     """Returns a group for each puzzle: its prompt with the solver's text as the only completion.
 
     Raises:
-        BadInputError: A prompt with its text does not fit into a row, or the tokens of a text decode to another text.
+        BadInputError: A prompt with its text does not fit into a row, the tokens of a text decode to another text, or
+            no text can end the thought that the prompt opens (see `opens_thought`).
     """
     groups: list[Group] = []
-    for prompt, passages in zip(puzzles["prompt"], taught_passages(puzzles, config.taught), strict=True):
+    opened = opens_thought(tokenizer, thinking_of(puzzles))
+    texts = taught_passages(puzzles, config.taught, thought_opened=opened)
+    for prompt, passages in zip(puzzles["prompt"], texts, strict=True):
         *first, last = passages
         parts = [
             *((tokenizer.text_ids(part.text), part.by_tool) for part in first),

@@ -6,7 +6,6 @@ teacher that is the policy with a demonstration in its prompt).
 """
 
 import json
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,7 +19,7 @@ from safetensors.numpy import load_file
 
 from artifacts.address import ArtifactAddress
 from artifacts.config import Config
-from artifacts.errors import BadInputError, IntegrityError
+from artifacts.errors import NEW_RUN, BadInputError, IntegrityError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Grades, Puzzles, Ref, Rollouts
@@ -48,6 +47,7 @@ from stages.models.tensors import check_weights
 from stages.models.tokenizers.chat import chat_tokenizer
 from stages.models.tokenizers.digest import check_same_tokenizer
 from stages.training.job import ScoreJob
+from stages.training.launch import batch_file
 
 REVISION = 1
 POLICY = "policy"
@@ -100,8 +100,8 @@ def teach(
     all tokens that the policy wrote.
 
     Raises:
-        BadInputError: The teacher has another tokenizer, the rollouts were sampled greedily, or a puzzle's environment
-            writes no derivation for the hint.
+        BadInputError: The teacher has another tokenizer, a completion does not fit into its context, the rollouts were
+            sampled greedily, or a puzzle's environment writes no derivation for the hint.
         IntegrityError: The grades are not those of the rollouts.
         TransientError: The trainer died or hung.
     """
@@ -222,19 +222,20 @@ def _scored(
         number += len(rows)
     row_tokens = max(len(group.prompt) + max(len(branch.tokens) for branch in group.branches) for group in groups)
     batch, _ = pack_groups(groups, PackConfig(row_tokens=max(row_tokens, 16)))
-    batch_file, out_file = (ctx.scratch / f"teach-{uuid.uuid4().hex[:8]}-{name}.safetensors" for name in ("in", "out"))
-    batch_file.write_bytes(batch.to_bytes())
-    ctx.worker_group.score(
-        ScoreJob(
-            checkpoint_dir=folder,
-            batch_file=batch_file,
-            temperature=temperature,
-            hardware=ctx.profile.trainer.on_this_machine(read_shape(folder).embed_dim),
-            out_file=out_file,
-            events_file=ctx.scratch / f"events-{uuid.uuid4().hex[:8]}.jsonl",
+    remedy = f"{NEW_RUN}, with a teacher of a longer context, a lower sample.sampling.max_tokens or no teach.hint"
+    with batch_file(batch, teacher, ctx, where="teach.teacher", remedy=remedy) as file:
+        out_file = file.with_name("logprobs.safetensors")
+        ctx.worker_group.score(
+            ScoreJob(
+                checkpoint_dir=folder,
+                batch_file=file,
+                temperature=temperature,
+                hardware=ctx.profile.trainer.on_this_machine(read_shape(folder).embed_dim),
+                out_file=out_file,
+                events_file=file.with_name("events.jsonl"),
+            )
         )
-    )
-    return by_completion(batch, load_file(out_file)["logprobs"], len(completions))
+        return by_completion(batch, load_file(out_file)["logprobs"], len(completions))
 
 
 def by_completion(batch: PackedBatch, logprobs: npt.NDArray[np.float32], count: int) -> list[Floats]:

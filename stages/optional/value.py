@@ -15,6 +15,7 @@ from artifacts.schemas import TOKEN_ADVANTAGES, TOKEN_ADVANTAGES_FILE, VALUES, V
 from stages.context import StageContext
 from stages.grpo.gae import Floats, explained_variances, gae, lambda_of_length, last_token_rewards, normalised
 from stages.training.critic import (
+    LONGER_CONTEXT,
     TokenPlace,
     ValueConfig,
     critic_batch,
@@ -22,7 +23,7 @@ from stages.training.critic import (
     valued_rollouts,
 )
 from stages.training.job import JobSettings
-from stages.training.launch import Target, Weights, carry_over, train_and_publish
+from stages.training.launch import Target, Weights, batch_file, carry_over, train_and_publish
 from stages.training.schedules.learning_rates import LEARNING_RATE_SETTINGS, learning_rate_at, step_rate
 
 REVISION = 1
@@ -76,7 +77,7 @@ def value(
 
     Raises:
         IntegrityError: The grades are not those of the rollouts.
-        BadInputError: The critic does not know a token of the rollouts, or has another head.
+        BadInputError: The critic does not know a token of the rollouts, has another head, or its context is too short.
         TransientError: The trainer died or hung.
         DeerstalkerError: The trainer ran out of memory.
     """
@@ -109,8 +110,6 @@ def value(
         values = publish(None)
         return Valued(values, carry_over(critic, target, ctx))
     batch.check(out.key)
-    batch_file = ctx.scratch / "critic-batch.safetensors"
-    batch_file.write_bytes(batch.to_bytes())
     job_settings = JobSettings(
         learning_rates=(step_rate(config, iteration, batch.minibatches),) * batch.minibatches * config.epochs,
         epochs=config.epochs,
@@ -119,14 +118,9 @@ def value(
         epoch_seed=seed,
         value=config.job(),
     )
-    trained = train_and_publish(
-        critic,
-        batch_file,
-        job_settings,
-        target if values else replace(target, publish_values=publish),
-        ctx,
-        label=f"value {iteration}",
-    )
+    to_publish = target if values else replace(target, publish_values=publish)
+    with batch_file(batch, critic.checkpoint, ctx, where="value.source", remedy=LONGER_CONTEXT) as file:
+        trained = train_and_publish(critic, file, job_settings, to_publish, ctx, label=f"value {iteration}")
     published = out.find(identity)
     assert published is not None  # `publish` has run before the critic was published
     return Valued(published, trained)

@@ -106,7 +106,7 @@ def main(lifeline: int, scratch: str, command: list[str]) -> int:
     sigterm_times: list[float] = []
 
     def wake(_signal: int, _frame: FrameType | None) -> None:
-        """Does nothing: the wake-up descriptor makes `select` return."""
+        """Does nothing: the wake-up descriptor makes `poll` return."""
 
     def note_sigterm(_signal: int, _frame: FrameType | None) -> None:
         sigterm_times.append(time.monotonic())
@@ -124,10 +124,14 @@ def main(lifeline: int, scratch: str, command: list[str]) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
         os.execvp(command[0], command)
+    poll = select.poll()  # `select` refuses descriptors above 1,023, which an owner with many connections hands over
+    for descriptor in (lifeline, wake_read):
+        if descriptor >= 0:
+            poll.register(descriptor, select.POLLIN)
     code: int | None = None
     forwarded = False
     while code is None:
-        ready, _, _ = select.select([fd for fd in (lifeline, wake_read) if fd >= 0], [], [], 0.2)
+        ready = [descriptor for descriptor, _ in poll.poll(200)]
         if wake_read in ready:
             os.read(wake_read, 4096)
         if lifeline in ready:

@@ -49,7 +49,9 @@ class SamplingConfig(Config):
     samples_per_prompt: int = Field(
         default=16, ge=1, le=1024, description="Number of completions of a prompt (a group)"
     )
-    temperature: float = Field(default=1.0, ge=0.0, le=10.0, description="Softmax temperature; 0 is greedy")
+    temperature: float = Field(
+        default=1.0, ge=0.0, le=10.0, description="Softmax temperature: 0, which is greedy, or 0.01 to 2"
+    )
     top_p: float = Field(default=1.0, gt=0.0, le=1.0, description="Nucleus mass; 1 keeps every token")
     top_k: int = Field(default=0, ge=0, le=10_000_000, description="Keep the k most likely tokens; 0 keeps every token")
     min_p: float = Field(default=0.0, ge=0.0, le=1.0, description="Drop tokens below this share of the likeliest one")

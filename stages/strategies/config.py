@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import Field
 
 from artifacts.config import Config
+from artifacts.errors import BadInputError
+from stages.sampling.config import SamplingConfig
 
 BestOfScore = Literal["logprob", "mean_logprob", "statements"]
 ANSWER_PROMPT = "\nFinal Answer:"
@@ -51,7 +53,9 @@ class Sift(Config):
     """
 
     strategy: Literal["sift"]
-    temperature: float = Field(default=0.0, ge=0.0, le=10.0, description="Softmax temperature of all requests.")
+    temperature: float = Field(
+        default=0.0, ge=0.0, le=10.0, description="Softmax temperature of all requests: 0, or 0.01 to 2."
+    )
     max_tokens: int = Field(
         default=1024, ge=1, le=10_000_000, description="Largest number of tokens of a sticker and of an answer."
     )
@@ -61,7 +65,9 @@ class BudgetForcing(Config):
     """End the thinking at a budget, or make it longer by a word (Muennighoff et al., arXiv 2501.19393)."""
 
     strategy: Literal["budget_forcing"]
-    temperature: float = Field(default=0.0, ge=0.0, le=10.0, description="Softmax temperature of all requests.")
+    temperature: float = Field(
+        default=0.0, ge=0.0, le=10.0, description="Softmax temperature of all requests: 0, or 0.01 to 2."
+    )
     budget: int | None = Field(
         default=None,
         ge=1,
@@ -121,6 +127,29 @@ def title_of(strategy: SampleStrategy | RoundsStrategy) -> str:
 def rounds_strategies(strategies: Sequence[SampleStrategy | RoundsStrategy]) -> tuple[RoundsStrategy, ...]:
     """Returns the strategies that ask the model in rounds of their own, in order."""
     return tuple(item for item in strategies if isinstance(item, RoundsStrategy))
+
+
+def check_temperatures(settings: object, where: str) -> None:
+    """Refuses temperatures at which vLLM would not sample, anywhere in a config or a sequence of configs.
+
+    vLLM 0.32 takes 0.01 for one between 0 and 0.01, with a warning in its log only, and fails above 2.
+
+    Args:
+        settings: The config, or a value in one.
+        where: Its name; empty for a recipe.
+
+    Raises:
+        BadInputError: There is such a temperature.
+    """
+    if isinstance(settings, SamplingConfig | Sift | BudgetForcing):
+        if settings.temperature != 0.0 and not 0.01 <= settings.temperature <= 2.0:
+            raise BadInputError(
+                f"{where}.temperature", str(settings.temperature), "0, or from 0.01 to 2 (limits of vLLM)", "change it"
+            )
+    elif isinstance(settings, Config | tuple | list):
+        items = enumerate(cast("Sequence[Any]", settings)) if not isinstance(settings, Config) else settings
+        for name, item in items:
+            check_temperatures(item, f"{where}.{name}".removeprefix("."))
 
 
 def problem_of(strategies: Sequence[SampleStrategy | RoundsStrategy], samples: int, tool_calls: int) -> str | None:

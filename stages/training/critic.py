@@ -9,7 +9,7 @@ import polars as pl
 from pydantic import Field, model_validator
 
 from artifacts.config import Config
-from artifacts.errors import IntegrityError
+from artifacts.errors import NEW_RUN, IntegrityError
 from artifacts.reading import Artifact
 from artifacts.refs import Grades, Ref, Rollouts
 from artifacts.schemas import BY_TOOL, GRADES, GRADES_FILE, ROLLOUTS
@@ -23,6 +23,8 @@ from stages.training.job import OptimizerConfig, ValueJob
 from stages.training.schedules.learning_rates import LearningRateConfig
 from stages.training.trainable import TrainableConfig
 
+LONGER_CONTEXT = f"{NEW_RUN}, with a critic of a longer context or a lower sample.sampling.max_tokens"
+"""Remedy for rollouts that do not fit into the critic's context."""
 _Number = Annotated[float, Field(ge=-1e6, le=1e6)]
 
 

@@ -23,8 +23,8 @@ class LossConfig(Config):
     """The loss of one token, its aggregation over tokens, and the terms that are added to it.
 
     `stages.grpo.loss.token_loss` has the formula of each kind, and `stages.grpo.aggregation.token_shares` that of each
-    aggregation. Counts are over all rows of an optimizer step on all processes. `cross_entropy` reads neither
-    advantages nor old log-probabilities.
+    aggregation. Counts are over all rows of an optimizer step on all processes. `cross_entropy` reads no
+    advantages, and old log-probabilities only to correct it.
 
     The entropy bonus is always a mean over tokens, and `positive_nll` weighs a mean over the tokens of right
     completions. The KL term is aggregated like the loss, without importance correction. A divergence in the reward is a
@@ -145,6 +145,12 @@ class LossConfig(Config):
         if self.kl_place != "loss" and self.kind == "cross_entropy":
             raise ValueError("cross_entropy reads no advantages, so kl_place must be 'loss'")
         return self
+
+    @property
+    def reads_old_logprobs(self) -> bool:
+        """Whether the loss, its correction or the divergence reads log-probabilities under the starting weights."""
+        corrected = self.importance_correction != "none" or self.kl_estimator == "unbiased_k3"
+        return self.kind != "cross_entropy" or corrected
 
     def check_model(self, shape: "DecoderShape") -> None:
         """Refuses a model that lacks what the loss needs.

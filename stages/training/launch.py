@@ -1,9 +1,10 @@
 """Runs a training job on artifacts and publishes its results, for the stages that train."""
 
 import shutil
+import tempfile
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from artifacts.identity import Identity
 from artifacts.manifest import content_digest
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, OptimizerState, Ref
+from artifacts.tensors import PackedBatch
 from stages.context import StageContext
 from stages.models.adapters import BASE_LINK
 from stages.models.shape import read_shape
@@ -85,6 +87,32 @@ class Target:
         if state is None and Artifact.open(self.checkpoint.store, checkpoint).manifest.facts.get(STATE_FOLLOWS):
             return None
         return Weights(checkpoint, state, self.reference.find(self.identity) if self.reference else None)
+
+
+@contextmanager
+def batch_file(
+    batch: PackedBatch, model: Ref[Checkpoint], ctx: StageContext, *, where: str, remedy: str
+) -> Generator[Path]:
+    """Yields a file with a batch that no artifact holds, in a folder of its own, which the end of the block removes.
+
+    Args:
+        batch: The batch.
+        model: The model of the job that reads the file.
+        ctx: The context of the stage.
+        where: Name of the model in the recipe.
+        remedy: What the user can do about a completion that is too long.
+
+    Raises:
+        BadInputError: A prompt with its completion is longer than the model's context, where its output means nothing.
+    """
+    limit, longest = read_shape(ctx.local_folder(model)).max_positions, int(batch.position_ids.max(initial=-1)) + 1
+    if longest > limit:
+        problem = f"a prompt with its completion has {longest} tokens"
+        raise BadInputError(where, problem, f"at most {limit}, the context of {model.key}", remedy)
+    with tempfile.TemporaryDirectory(prefix="batch-", dir=ctx.scratch) as folder:
+        file = Path(folder) / "batch.safetensors"
+        file.write_bytes(batch.to_bytes())
+        yield file
 
 
 def train_and_publish(

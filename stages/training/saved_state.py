@@ -116,5 +116,5 @@ def state_beside(checkpoint: Ref[Checkpoint], store: Store) -> Ref[OptimizerStat
 
 
 def label_of(state: Ref[OptimizerState], settings: JobSettings) -> str:
-    """Returns the label of a state in the workers' memory: its digest, and the precision of the job that left it."""
-    return f"{state.digest} {settings.optimizer.master_dtype}"
+    """Returns the label of a state in the workers' memory: its digest, and what the job that left it trained, how."""
+    return f"{state.digest} {settings.optimizer.master_dtype} {settings.trainable.model_dump_json()}"

@@ -120,6 +120,12 @@ class TrainableConfig(Config):
         """Returns the same parameters, with checkpoints of full weights."""
         return self.model_copy(update={"merge": True}) if self.parameters == "lora" else self
 
+    def takes_state_of(self, before: "TrainableConfig") -> bool:
+        """Returns whether an optimizer state of other parameters has all weights and moments that these need."""
+        if self.parameters == before.parameters == "top_layers":
+            return self.top_fraction <= before.top_fraction
+        return self == before or (before.parameters == "all" and self.parameters != "lora")
+
     def trains(self, name: str, layers: int) -> bool:
         """Returns whether a parameter of the policy learns.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from gguf.gguf_reader import GGUFReader
 from safetensors.torch import load_file
 
 from artifacts.address import ArtifactAddress
@@ -108,6 +109,49 @@ def test_gguf_of_another_kind_is_refused_before_anything_is_written(tmp_path: Pa
     (source / "tokenizer.json").write_text(json.dumps(tokenizer))
     with pytest.raises(BadInputError, match="--gguf: a tokenizer of type Unigram; expected byte-level BPE"):
         check_gguf(source)
+
+
+WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""The rule of Llama 3 and Qwen 2."""
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+
+
+def in_turn(*rules: dict[str, Any], use_regex: bool = True) -> dict[str, Any]:
+    return {"type": "Sequence", "pretokenizers": [*rules, {**BYTES, "use_regex": use_regex}]}
+
+
+def split(rule: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": rule}, "behavior": "Isolated", "invert": False}
+
+
+def test_gguf_names_the_rules_of_the_tokenizer_or_refuses_them(tmp_path: Path) -> None:
+    source = source_of(tmp_path / "source", "Qwen3")
+    whole: dict[str, Any] = json.loads((source / "tokenizer.json").read_text())
+
+    def name_of(rules: dict[str, Any], normalizer: dict[str, Any] | None = None) -> str:
+        (source / "tokenizer.json").write_text(json.dumps({**whole, "pre_tokenizer": rules, "normalizer": normalizer}))
+        check_gguf(source)
+        field = GGUFReader(write_gguf(source, "bf16")).fields["tokenizer.ggml.pre"]
+        return str(field.contents())
+
+    qwen = in_turn(split(WORDS.replace("DIGITS", r"\p{N}")), use_regex=False)
+    digits = {"type": "Digits", "individual_digits": True}
+    assert name_of(BYTES) == "gpt-2"
+    assert name_of(in_turn(digits)) == "smollm"
+    assert name_of(qwen, {"type": "NFC"}) == "qwen2"
+    assert name_of(in_turn(split(WORDS.replace("DIGITS", r"\p{N}{1,3}")), use_regex=False)) == "llama-bpe"
+    for rules, normalizer in (
+        (in_turn({**digits, "individual_digits": False}), None),
+        (in_turn(split(r"\p{N}{1,3}"), use_regex=False), None),
+        (in_turn(split(r"(?i:'s|'t)|\p{L}+"), use_regex=False), None),
+        ({**BYTES, "add_prefix_space": True}, None),
+        (in_turn({"type": "Punctuation", "behavior": "Isolated"}), None),
+        (qwen, {"type": "Lowercase"}),
+    ):
+        with pytest.raises(BadInputError, match=r"--gguf: a tokenizer with the rules .*convert_hf_to_gguf\.py"):
+            name_of(rules, normalizer)
 
 
 def exported(store: Path, *arguments: str, hub: PushedHub, token: str | None) -> subprocess.CompletedProcess[str]:

@@ -33,6 +33,15 @@ def test_no_more_is_read_than_asked_for(store: Store) -> None:
         store.read_bytes("runs/large.json", 4)
 
 
+def test_a_folder_that_a_console_made_is_no_stray(moto: S3Server) -> None:
+    """It is an empty object; that of the store's own folder has no name below the store."""
+    store = Store.open(f"s3://{BUCKET}/made/here", options=moto.options())
+    client = moto.client()
+    for folder in ("", "runs/"):
+        client.put_object(Bucket=BUCKET, Key=f"made/here/{folder}", Body=b"")
+    assert store.strays() == [] and store.list() == []
+
+
 def test_content_is_there_for_whoever_opens_the_store_again(open_store: OpenStore) -> None:
     open_store().write_bytes("a/b/c", b"kept")
     assert open_store().read_bytes("a/b/c") == b"kept"

@@ -10,6 +10,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from artifacts.store.store import S3Options
 
@@ -56,17 +57,20 @@ class S3Server:
         }
 
     def create_bucket(self, name: str) -> None:
-        """Creates a bucket with botocore; the store itself never does."""
+        """Creates a bucket; the store itself never does."""
+        self.client().create_bucket(Bucket=name)
+
+    def client(self) -> Any:
+        """Returns a client of botocore, for what the store never does."""
         import botocore.session
 
-        client = botocore.session.get_session().create_client(
+        return botocore.session.get_session().create_client(
             "s3",
             endpoint_url=self.url,
             aws_access_key_id=self.access_key,
             aws_secret_access_key=self.secret_key,
             region_name="us-east-1",
         )
-        client.create_bucket(Bucket=name)
 
     def kill(self) -> None:
         """Ends the server at once, as a crash would."""

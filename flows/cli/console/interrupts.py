@@ -22,12 +22,19 @@ INTERRUPTED, TERMINATED = 130, 143
 LIMIT_S = 1.3
 """Seconds from a signal to the end of the process."""
 _STATUS: dict[int, int] = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
+_SAME = "the same command"
 _LINES = {
-    INTERRUPTED: "interrupted; the same command continues where it stopped",
-    TERMINATED: "terminated; the same command continues where it stopped",
+    INTERRUPTED: f"interrupted; {_SAME} continues where it stopped",
+    TERMINATED: f"terminated; {_SAME} continues where it stopped",
 }
 _NUDGE_INTERVAL_S = 0.05
 _SHOW_CURSOR = "\x1b[?25h"
+
+
+def continues_with(change: str) -> None:
+    """Makes the line of an interruption say with which change the same command continues; by default with none."""
+    for status, line in _LINES.items():
+        _LINES[status] = line.replace(_SAME, f"{_SAME} {change}")
 
 
 class Terminated(BaseException):

@@ -75,6 +75,7 @@ class InstallationRecord(Document):
 
     Attributes:
         url: Address of the Prefect API.
+        host: Name or address on which the local server listens; None if there is none, or an older version started it.
         server: The local server; None if `up --server` names an external one.
         worker: The worker, if one was started.
         gone: Names of earlier workers. They are kept because a run of theirs may still be alive at the next `up`.
@@ -83,6 +84,7 @@ class InstallationRecord(Document):
     """
 
     url: str
+    host: str | None = None
     server: StartedProcess | None = None
     worker: StartedWorker | None = None
     gone: tuple[str, ...] = ()
@@ -182,6 +184,28 @@ def auth_string_of(url: str | None, home: Path) -> str | None:
     """
     record = InstallationRecord.read(home) if url else None
     return record.auth_string if record and record.url == url else None
+
+
+@contextmanager
+def installation_lock(home: Path) -> Generator[None]:
+    """Keeps other `up` and `down` of a data folder out, which would start, end and record the same processes.
+
+    The processes that the block starts do not inherit the lock.
+
+    Raises:
+        BadInputError: One is at work.
+    """
+    private_folder(home)
+    descriptor = os.open(home / "up.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            working = "another `up` or `down` is at work for this folder"
+            raise BadInputError(str(home), working, "one at a time", "try again when it has ended") from error
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

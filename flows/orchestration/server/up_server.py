@@ -5,6 +5,7 @@ import shlex
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from artifacts.errors import BadInputError
 from flows.orchestration.server.api_access import (
@@ -19,6 +20,8 @@ from flows.orchestration.server.api_access import (
 )
 from flows.orchestration.server.listening import HOST
 from flows.orchestration.server.local_server import InstallationRecord, database_lock, start_server, stop_process
+
+PORT = 4200
 
 
 @dataclass(frozen=True)
@@ -39,27 +42,27 @@ class LocalServer:
     """A server that `up` starts if none runs.
 
     Attributes:
-        host: Name or address on which it listens.
-        port: Its port; 0 takes a free one.
+        host: Name or address on which it listens; None for `HOST`, or that of the server that runs.
+        port: Its port; 0 takes a free one; None for `PORT`, or that of the server that runs.
         auth: Whether it requires an auth string.
     """
 
-    host: str
-    port: int
+    host: str | None
+    port: int | None
     auth: bool
 
 
-def parse_external_server(server: str | None, host: str, auth: bool) -> ExternalServer | None:
+def parse_external_server(server: str | None, local: LocalServer) -> ExternalServer | None:
     """Returns the server that `--server` names; None without `--server`.
 
     Raises:
-        BadInputError: The address is invalid, or `--auth` or `--host` is given, which only a local server has.
+        BadInputError: The address is invalid, or an option is given that only a local server has.
     """
     if server is None:
         return None
-    if auth or host != HOST:
-        option = "--auth" if auth else f"--host {host}"
-        remedy = f"leave it out; on the machine of that server set {SERVER_VARIABLE}" if auth else "leave it out"
+    options = {"--auth": local.auth, f"--host {local.host}": local.host, f"--port {local.port}": local.port is not None}
+    if option := next((option for option, given in options.items() if given), None):
+        remedy = f"leave it out; on the machine of that server set {SERVER_VARIABLE}" if local.auth else "leave it out"
         raise BadInputError(option, "given together with --server", "an option of the server that `up` starts", remedy)
     return ExternalServer(*parse_server(server))
 
@@ -78,14 +81,17 @@ def ensure_server(
         server was started or if other processes use its database.
 
     Raises:
-        BadInputError: Another server runs for the folder, or an option is invalid (see `start_server` and
-            `wait_for_external_server`).
+        BadInputError: A server with other options runs for the folder, or an option is invalid (see `start_server`
+            and `wait_for_external_server`).
         DeerstalkerError: An external server does not answer, or a worker of the previous server does not end.
     """
     if record.server and record.server.alive:
-        if external and external.url != record.url:
-            running = f"{masked(record.url)} runs for {home}"
-            raise BadInputError(f"--server {external.url}", running, "one server a folder", "`deerstalker down` first")
+        other = [f"--server {external.url}"] if external and external.url != record.url else []
+        other += [f"--host {local.host}"] if local.host not in (None, record.host) else []
+        other += [f"--port {local.port}"] if local.port and local.port != urlsplit(record.url).port else []
+        if other:
+            running = f"{masked(record.url)} runs for {home}" + (f", on host {record.host}" if record.host else "")
+            raise BadInputError(" ".join(other), running, "one server a folder", "`deerstalker down` first")
         if local.auth and not record.auth:
             running = f"{masked(record.url)} runs without an auth string"
             raise BadInputError("--auth", running, "a server that is started with --auth", "`deerstalker down` first")
@@ -95,10 +101,12 @@ def ensure_server(
     with database_lock(home) as (lock, alone_since):
         path = _write_own_auth(home, record, local)
         auth = read_auth_string(path) if path else None
-        url, started = start_server(home, local.port, lock, os.environ, local.host, auth)
+        host, port = local.host or HOST, PORT if local.port is None else local.port
+        url, started = start_server(home, port, lock, os.environ, host, auth)
         # Recorded first, because stopping the old worker may fail.
-        record.model_copy(update={"server": started, "auth": path}).write(home)
-        record = _replace_server(record, url).model_copy(update={"server": started, "auth": path})
+        new = {"server": started, "auth": path, "host": host}
+        record.model_copy(update=new).write(home)
+        record = _replace_server(record, url).model_copy(update=new)
     record.write(home)
     return record, alone_since
 
@@ -158,7 +166,7 @@ def remove_external_password(record: InstallationRecord) -> None:
 def _replace_server(record: InstallationRecord, url: str) -> InstallationRecord:
     """Returns the record for a new server at `url`; if the address changes, stops the worker of the old server."""
     if record.url == url:
-        return record.model_copy(update={"server": None})
+        return record.model_copy(update={"server": None, "host": None})
     remove_external_password(record)
     if record.worker:
         stop_process(record.worker)

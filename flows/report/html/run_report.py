@@ -38,7 +38,7 @@ from flows.report.summary import (
 from flows.report.tasks import task_tables
 from flows.report.text.markdown import shortened
 from flows.report.text.visible import visible
-from flows.report.timeline import HEAD, Timeline, store_warning
+from flows.report.timeline import HEAD, Timeline, store_warning, worked_s
 from stages.strategies.figures import StrategiesFigures
 
 if TYPE_CHECKING:
@@ -97,13 +97,14 @@ def report_files(view: "RunView") -> dict[str, bytes]:
 
 def _values(record: RunRecord, store: Store, iterations: Sequence[IterationFigures]) -> dict[str, Any]:
     """Returns the values of the page's template that come from the manifests."""
-    done, total_s = sum(1 for item in iterations if item.number), sum(item.total_s for item in iterations)
+    trained = [item for item in record.iterations if item.number]
+    each_s = worked_s(trained) / max(1, len(trained))
     return {
         "title": f"{record.layout.run}: Deerstalker report",
         "run": record.layout.run,
         "recipe_title": record.recipe["title"],
-        "progress": f"{done} of {record.recipe['iterations']} iterations of GRPO in {_duration(total_s)}, "
-        f"{total_s / max(1, done):.1f} s each",
+        "progress": f"{len(trained)} of {record.recipe['iterations']} iterations of GRPO in "
+        f"{_duration(worked_s(record.iterations))}, {each_s:.1f} s each",
         "cards": _cards(record, store, iterations),
         "test": _before_after(record),
         "preparation": preparation_lines(record, visible),
@@ -191,7 +192,7 @@ def _iteration_table(iterations: Sequence[IterationFigures]) -> dict[str, Any]:
 def _seconds_table(iterations: Sequence[IterationFigures]) -> dict[str, Any]:
     rows = seconds_rows(iterations)
     cells = [["" if cell is None else str(cell) for cell in row.values()] for row in rows]
-    return {"head": list(rows[0]), "rows": cells}
+    return {"head": list(rows[0]) if rows else [], "rows": cells}
 
 
 def _timeline(line: Timeline, url: str) -> dict[str, Any]:

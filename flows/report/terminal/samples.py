@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.text import Text
 
 from artifacts.store.store import Store
-from flows.lookup.history import IterationRecord, RunRecord
+from flows.lookup.history import RunRecord
 from flows.report.example_group import ReadAnswer, Sample, find_samples
 from flows.report.text.visible import one_line, visible
 from flows.report.text.wrapping import wrapped
@@ -13,16 +13,12 @@ _PROMPT_CHARACTERS = 300
 _MOST_LINES = 40
 
 
-def newest_graded(record: RunRecord) -> IterationRecord | None:
-    """Returns the newest iteration whose completions and grades are stored; None if there is none."""
-    return next((item for item in reversed(record.iterations) if item.kept("sample", "grade")), None)
-
-
 def print_samples(record: RunRecord, store: Store, count: int, console: Console) -> None:
     """Prints `count` completions of the newest graded iteration (see `find_samples`)."""
-    graded = newest_graded(record)
+    graded = record.newest_graded
     if graded is None:
-        console.print("no iteration has completions and grades yet\n")
+        console.print("no iteration has completions and grades yet")
+        console.print()
         return
     for sample in find_samples(graded, record.layout, store, count):
         for line in sample_lines(sample, console.width, _MOST_LINES, _PROMPT_CHARACTERS):

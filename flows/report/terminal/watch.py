@@ -17,7 +17,7 @@ from flows.report.example_group import Sample, find_samples
 from flows.report.figures import IterationFigures, iteration_figures, measured, terminal_columns
 from flows.report.metrics import mean_known, text
 from flows.report.terminal.live import table_header, table_row
-from flows.report.terminal.samples import newest_graded, sample_lines
+from flows.report.terminal.samples import sample_lines
 from flows.report.text.visible import one_line
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -75,7 +75,7 @@ class RunScreen:
         self._keys: list[str] | None = None
         self._record: RunRecord | None = None
         self._samples: list[Sample] = []
-        self._sampled: str | None = None
+        self._sampled: dict[str, str] = {}  # digests of what the samples were read from, by stage
         self._damaged: list[Damage] = []
 
     def look(self) -> float:
@@ -89,10 +89,12 @@ class RunScreen:
         if keys != self._keys:
             damaged: list[Damage] = []
             record = read_run(self._store, self._layout.run, damaged)
-            graded = newest_graded(record)
-            if graded and self._count and graded.manifests["grade"].digest != self._sampled:
+            graded = record.newest_graded
+            made = graded.manifests if graded else {}
+            read = {stage: made[stage].digest for stage in ("grade", "teach", "value") if stage in made}
+            if graded and self._count and read != self._sampled:
                 self._samples = find_samples(graded, record.layout, self._store, self._count)
-                self._sampled = graded.manifests["grade"].digest
+                self._sampled = read
             self._record, self._keys, self._damaged = record, keys, damaged
         return time.monotonic() - began
 

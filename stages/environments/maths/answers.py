@@ -14,6 +14,7 @@ from stages.environments.single_answer import between_tags
 AnswerIn = Literal["last_box", "first_box", "answer_tag", "answer_line", "anywhere"]
 ANSWERS_IN: tuple[AnswerIn, ...] = get_args(AnswerIn)
 _TOKEN = re.compile(r"\\f?boxed[ \t]{0,8}\{|\\[{}\\]|[{}]")
+_ENDS_IN_BACKSLASH = re.compile(r"(?<!\\)\\\Z")
 _ANSWER_LINE = re.compile(r"answer[*_]{0,3}[ \t]{0,8}:[*_]{0,3}[ \t]{0,8}([^\n]+)", re.IGNORECASE)
 _SEARCHED_FOR_LINE = 300
 """Characters at the end of a completion in which `Answer:` is searched, as DAPO's grader does."""
@@ -48,6 +49,23 @@ def final_answer(text: str, answer_in: AnswerIn = "last_box") -> Span | None:
             return _line(text)
         case "anywhere":
             return Span(text, len(text))
+
+
+def without_dollars(words: str) -> str:
+    r"""Returns an answer without the `$` around it, or unchanged if it holds others, as in `$3$, $4$`.
+
+    The `$` of `\$` is no such mark.
+    """
+    outer = words.strip()
+    inner = outer.strip("$").strip()
+    if outer.endswith("$") and _ENDS_IN_BACKSLASH.search(inner):
+        inner += "$"
+    return outer if has_dollars(inner) else inner
+
+
+def has_dollars(words: str) -> bool:
+    r"""Returns whether an answer holds a `$` other than `\$`."""
+    return "$" in words.replace(r"\$", "")
 
 
 def _box(text: str, start: int, *, first: bool) -> Span | None:

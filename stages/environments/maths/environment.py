@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from artifacts.errors import BadInputError, DeerstalkerError
 from stages.environments.capabilities import Items
-from stages.environments.maths.answers import ANSWERS_IN, AnswerIn, final_answer
+from stages.environments.maths.answers import ANSWERS_IN, AnswerIn, final_answer, without_dollars
 from stages.environments.maths.config import MathsConfig, golds_of, installed_release
 from stages.environments.maths.verdicts import LIMIT_CPU_S, Verdict
 from stages.environments.puzzle import Graded, Grader, Puzzle
@@ -77,7 +77,7 @@ class Maths:
         """Returns a right answer where `grade` expects it."""
         gold = golds_of(puzzle.solution[ANSWER])[0]
         boxed = final_answer(gold)
-        answer = rf"\boxed{{{(gold if boxed is None else boxed.words).strip().strip('$')}}}"
+        answer = rf"\boxed{{{without_dollars(gold if boxed is None else boxed.words)}}}"
         if self._answer_in == "answer_tag":
             return f"{OPEN_TAG}{answer}{CLOSE_TAG}"
         return f"Answer: {answer}" if self._answer_in == "answer_line" else answer

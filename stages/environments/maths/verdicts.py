@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-from stages.environments.maths.answers import AnswerIn, final_answer
+from stages.environments.maths.answers import AnswerIn, final_answer, has_dollars, without_dollars
 from stages.processes.cpu_limit import CpuLimitError, cpu_limit
 
 Reason = Literal["right", "wrong", "no_answer", "unparsed_answer", "unparsed_gold", "timeout", "failed"]
@@ -106,9 +106,8 @@ def _parsed(words: str) -> list[Any]:
     plain = words.strip().removesuffix(".")
     if len(plain) > LONGEST_ANSWER:
         return []
-    inner = plain.strip("$").strip()
-    several = "$" in inner.replace(r"\$", "")  # such as $3$, $4$
-    text = plain if several else rf"\boxed{{{inner}}}"
+    inner = without_dollars(plain)
+    text = plain if has_dollars(inner) else rf"\boxed{{{inner}}}"
     return _read(text, LatexExtractionConfig(boxed_match_priority=0), fallback_mode="no_fallback")
 
 

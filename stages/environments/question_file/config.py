@@ -83,7 +83,9 @@ class QuestionColumns(SourceConfig):
         "each. null: all three are drawn from all rows.",
     )
     reward_columns: tuple[str, ...] = Field(
-        default=(), description="Further columns that your own reward function reads, as fields of its `item`: texts."
+        default=(),
+        description="Further columns that your own reward function reads, as fields of its `item`: texts. Not `prompt` "
+        "or `solution`, which every item has.",
     )
     prompt: str = Field(
         default="{question}",
@@ -115,6 +117,15 @@ class QuestionColumns(SourceConfig):
         if self.answer in self.prompt_columns or "answer" in _names(self.prompt):
             raise ValueError(
                 f"prompt names the column of the answer, so every prompt would give its answer away; {BRACES_AS_TEXT}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _items_keep_their_fields(self) -> Self:
+        if taken := [name for name in ("prompt", "solution") if name in self.reward_columns]:
+            raise ValueError(
+                f"reward_columns names {taken[0]!r}, but item[{taken[0]!r}] is the item's own, which holds the "
+                f"{'prompt' if taken[0] == 'prompt' else 'right answer'}: rename the column in the file"
             )
         return self
 

@@ -63,12 +63,11 @@ def read_questions(parts: Sequence[QuestionPart], config: QuestionColumns) -> tu
         kind, rows = _rows(part, config)
         for number, row in rows:
             where = f"{part.name}, {kind} {number}"
-            needed = (row[column] for column in (config.question, config.answer) if column in row)
-            if config.unusable == "drop" and any(map(_is_empty, needed)):
-                empty += 1
-                continue
             name = f"{number}" if len(parts) == 1 else f"{order}-{number}"
             question = _question(config, where, row, name)
+            if question is None:
+                empty += 1
+                continue
             prompt_id = question.puzzle.prompt_id
             if prompt_id in places:
                 raise BadInputError(
@@ -105,7 +104,11 @@ def _is_empty(value: object) -> bool:
     return value is None or value == [] or (isinstance(value, str) and not value.strip())
 
 
-def _question(config: QuestionColumns, where: str, row: dict[str, Any], number: str) -> FileQuestion:
+def _question(config: QuestionColumns, where: str, row: dict[str, Any], number: str) -> FileQuestion | None:
+    """Returns the question of a row; None if its question or its answer is empty and such rows are dropped."""
+    drops, needed = config.unusable == "drop", (config.question, config.answer)
+    if drops and any(_is_empty(row[column]) for column in needed if column in row):
+        return None
     messages: list[Message] = []
     texts: dict[str, str] = {}
     for column, value in row.items():
@@ -119,8 +122,10 @@ def _question(config: QuestionColumns, where: str, row: dict[str, Any], number: 
             said = config.answer_text(value)
         texts[column] = _text(said, place)
     answer = _final(texts[config.answer], config, f"{where}, column {config.answer!r}")
-    for column in dict.fromkeys((config.question, config.answer, config.id)):
+    for column in dict.fromkeys((*needed, config.id)):
         if column in texts and not (answer if column == config.answer else texts[column]).strip():
+            if drops and column in needed:
+                return None
             raise BadInputError(f"{where}, column {column!r}", "an empty text", "a text", "fill it in, or drop the row")
     prompt = stored_prompt([*messages[:-1], {"role": "user", "content": config.write_prompt(texts)}])
     split = None if config.split_column is None else texts[config.split_column].strip()

@@ -104,7 +104,7 @@ class VerifiersConfig(SourceConfig):
     """An environment of the package verifiers, which the extra `verifiers` installs.
 
     Its rubric must need no other model, and its completions no tools. Accuracy is the rubric's reward divided by the
-    sum of its weights.
+    sum of its positive weights; a reward below 0 counts as 0.
     """
 
     environment: str = Field(
@@ -167,7 +167,11 @@ def verifiers_version(name: str) -> str:
     except importlib.metadata.PackageNotFoundError as error:
         remedy = "uv sync --extra verifiers, or pip install 'deerstalker[verifiers]'"
         raise BadInputError(where, "the package verifiers is not installed", "its release 0.2", remedy) from error
-    if importlib.util.find_spec(module) is None:
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):  # the package around a dotted name is missing, or the name is empty
+        spec = None
+    if spec is None:
         expected = f"an installed module '{module}' with load_environment"
         raise BadInputError(where, "no such module", expected, "install the environment's package")
     distributions = importlib.metadata.packages_distributions().get(module, [])

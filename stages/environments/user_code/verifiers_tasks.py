@@ -54,7 +54,8 @@ class VerifiersTask:
 
         Returns:
             What the environment replies to each turn, whether the episode has ended, and the rubric's reward as a
-            share of the sum of its weights. An unfinished episode gets the reward of one cut there.
+            share of the sum of its positive weights; 0 if penalties outweigh it. An unfinished episode gets the reward
+            of one cut there.
         """
         self._errors.messages.clear()
         script = _Script(turns)
@@ -62,7 +63,7 @@ class VerifiersTask:
         output = self._loop.run_until_complete(self._environment.run_rollout(asked, script, "policy", {}))
         if self._errors.messages:
             raise RuntimeError(self._errors.messages[0])
-        return script.replies, not script.is_asked_for_more, round(output["reward"] / self._most, 9)
+        return script.replies, not script.is_asked_for_more, max(0.0, round(output["reward"] / self._most, 9))
 
 
 def _problem(environment: Any) -> str | None:

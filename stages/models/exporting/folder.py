@@ -1,8 +1,11 @@
 """Writes a checkpoint as a folder that transformers, PEFT and vLLM read."""
 
+import fcntl
 import json
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +14,7 @@ import numpy as np
 
 from artifacts.errors import BadInputError
 from artifacts.local.input_files import LARGEST_WEIGHTS, copy_input
+from stages.models.adapter_config import ADAPTER_CONFIG
 from stages.models.adapters import ADAPTER_WEIGHTS, base_of, has_adapter, read_adapter_config
 from stages.models.exporting.weights import Floats, full_tensors
 from stages.models.json_file import read_json
@@ -23,19 +27,53 @@ from stages.models.value_head import VALUE_HEAD
 
 Dtype = Literal["bf16", "fp16"]
 CARD = "README.md"
+_DRAFT = ".deerstalker-draft"
 _STORED_AS = {"bf16": ("BF16", "bfloat16"), "fp16": ("F16", "float16")}
 _LARGEST_HALF = 65504.0
 
 
 def check_empty(out: Path) -> None:
-    """Checks that a folder can be written: it does not exist, or is empty.
+    """Checks that a folder can be written: it does not exist, or is empty but for what a killed export left.
 
     Raises:
         BadInputError: It holds files, is not a folder, or is a broken link.
     """
-    if (out.exists() or out.is_symlink()) and (not out.is_dir() or any(out.iterdir())):
+    if (out.exists() or out.is_symlink()) and (not out.is_dir() or any(path.name != _DRAFT for path in out.iterdir())):
         found = "a folder that is not empty" if out.is_dir() else "a file"
         raise BadInputError(str(out), found, "a new or empty folder", "name another one, or remove what is there")
+
+
+@contextmanager
+def draft_of(out: Path) -> Generator[Path]:
+    """Yields a folder whose files move to `out` when the block has ended, those by which programs find a model last.
+
+    An export that is interrupted leaves nothing that could be loaded, and the next one begins again. The draft is in
+    `out` and does not replace it, because that may be a mount, a link or the current folder.
+
+    Raises:
+        BadInputError: `out` is not empty, or another export is writing it.
+    """
+    check_empty(out)
+    out.mkdir(parents=True, exist_ok=True)
+    draft, lock = out / _DRAFT, os.open(out, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BadInputError(str(out), "another export is writing it", "a folder of its own") from error
+        except OSError:  # some network file systems lock no folders
+            pass
+        if draft.exists():
+            shutil.rmtree(draft)
+        draft.mkdir()
+        try:
+            yield draft
+            for path in sorted(draft.iterdir(), key=lambda path: path.name in ("config.json", ADAPTER_CONFIG)):
+                path.rename(out / path.name)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    finally:
+        os.close(lock)
 
 
 def export_folder(source: Path, out: Path, card: str, *, merge: bool, dtype: Dtype, base: str | None) -> None:

@@ -34,6 +34,23 @@ _TYPES = {
     "fp16": (GGMLQuantizationType.F16, LlamaFileType.MOSTLY_F16),
 }
 _ADDED_IDS = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unk", "pad_token": "pad"}
+_BYTES = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+
+
+def _split(digits: str) -> list[dict[str, Any]]:
+    word = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+    other = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    rule = {"type": "Split", "pattern": {"Regex": word + digits + other}, "behavior": "Isolated", "invert": False}
+    return [rule, {**_BYTES, "use_regex": False}]
+
+
+_WORDS = {
+    "llama-bpe": _split(r"\p{N}{1,3}"),
+    "qwen2": _split(r"\p{N}"),
+    "smollm": [{"type": "Digits", "individual_digits": True}, _BYTES],
+    "gpt-2": [_BYTES],
+}
+"""llama.cpp's name of each pre-tokenizer, and its rules, which divide a text into words."""
 
 
 def check_gguf(folder: Path) -> None:
@@ -49,7 +66,7 @@ def check_gguf(folder: Path) -> None:
         raise BadInputError(
             "--gguf", "scaled rotary positions, or sliding layers", "neither", "use llama.cpp's convert_hf_to_gguf.py"
         )
-    _tokenizer(folder)
+    _words(_tokenizer(folder))
 
 
 def write_gguf(folder: Path, dtype: Dtype) -> Path:
@@ -107,7 +124,7 @@ def _tokenizer(folder: Path) -> dict[str, Any]:
     path = folder / "tokenizer.json"
     tokenizer = cast("dict[str, Any]", json.loads(read_input(path, "a tokenizer", most_bytes=LARGEST_TOKENIZER)))
     kind = tokenizer["model"].get("type")
-    if kind != "BPE" or '"ByteLevel"' not in json.dumps(tokenizer["pre_tokenizer"]):
+    if kind != "BPE":
         raise BadInputError("--gguf", f"a tokenizer of type {kind}", "byte-level BPE", "leave it out")
     if not tokenizer["model"]["merges"]:
         raise BadInputError("--gguf", "a tokenizer without merges", "byte-level BPE", "leave it out")
@@ -115,13 +132,24 @@ def _tokenizer(folder: Path) -> dict[str, Any]:
 
 
 def _words(tokenizer: dict[str, Any]) -> str:
-    """Returns llama.cpp's name of the pre-tokenizer, which divides a text into words."""
-    rule = json.dumps(tokenizer["pre_tokenizer"])
-    if "{1,3}" in rule:
-        return "llama-bpe"
-    if "(?i:" in rule:
-        return "qwen2"
-    return "smollm" if '"Digits"' in rule else "gpt-2"
+    """Returns llama.cpp's name of the pre-tokenizer.
+
+    Raises:
+        BadInputError: It has other rules than those that are written, or the text is changed before it.
+    """
+    stated = tokenizer["pre_tokenizer"] or {}
+    rules = stated.get("pretokenizers", [stated])
+    # `trim_offsets` changes no token, and files of old libraries leave out `use_regex`.
+    plain = [{name: value for name, value in rule.items() if name != "trim_offsets"} for rule in rules]
+    plain = [{"use_regex": True, **rule} if rule.get("type") == "ByteLevel" else rule for rule in plain]
+    normaliser = (tokenizer.get("normalizer") or {}).get("type")
+    for name, words in _WORDS.items():
+        if plain == words and normaliser in (None, "NFC"):
+            return name
+    kinds = ", ".join(str(rule.get("type")) for rule in rules)
+    found = f"a tokenizer with the rules {kinds}" + (f" after {normaliser}" if normaliser else "")
+    remedy = "use llama.cpp's convert_hf_to_gguf.py"
+    raise BadInputError("--gguf", found, f"exactly the rules of {', '.join(_WORDS)}", remedy)
 
 
 def _add_tokenizer(writer: GGUFWriter, folder: Path, size: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import math
 import queue
+import resource
 import socket
 import threading
 import time
@@ -12,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Self
 
 from artifacts.errors import BadInputError
@@ -28,6 +30,9 @@ POLL_S = 1.0
 POLL_TIMEOUT_S = 2.0
 REUSED_WITHIN_S = 2.0
 """A connection that was idle for longer is opened again, because vLLM closes one after 5 s."""
+_OTHER_FILES = 256
+"""Files and connections that this process may open beside those of a call."""
+_ENOUGH_FILES = 65_536
 
 
 @dataclass(eq=False)
@@ -113,6 +118,9 @@ class Call:
             more, so that sequences are always waiting.
         stall_timeout_s: Time without progress after which an engine counts as hung, seconds.
         turns: Whether completions have several turns.
+
+    Raises:
+        BadInputError: This process may not open so many connections.
     """
 
     def __init__(
@@ -133,6 +141,7 @@ class Call:
             sequences, requests = 1, requests * sequences
         enough = math.ceil(1.25 * max_num_seqs / sequences) + 1
         self._requests_per_engine = min(math.ceil(requests / engines), enough)
+        _allow_files(engines * self._requests_per_engine)
         self.unfinished = len(prompts)
         self._began_s = time.monotonic()
         self._todo = deque(prompts)
@@ -265,3 +274,21 @@ class Call:
             elif (silent_s := progress.age_s) > self._stall_timeout_s:
                 self._events.put(EngineLoss(member, f"no new token for {silent_s:.0f} s"))
                 return
+
+
+def _allow_files(connections: int) -> None:
+    """Raises this process's limit of open files if it is too low for a number of connections; it is often 1,024.
+
+    Raises:
+        BadInputError: The hard limit, which only an administrator can raise, is too low as well.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = len(list(Path("/proc/self/fd").iterdir())) + connections + _OTHER_FILES
+    if needed <= soft:
+        return
+    if needed > hard:
+        raise BadInputError(
+            "ulimit -Hn", f"{hard} open files", f"at least {needed}, for {connections} requests at a time",
+            "lower engine.max_num_seqs in the profile, or raise the limit",
+        )  # fmt: skip
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(needed, min(hard, _ENOUGH_FILES)), hard))

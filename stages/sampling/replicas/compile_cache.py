@@ -13,7 +13,7 @@ _KEPT_S = 24 * 3600.0
 
 def folder() -> Path:
     """Returns the folder, which `VLLM_CACHE_ROOT` may name; it is one of this user's caches otherwise."""
-    if named := os.environ.get("VLLM_CACHE_ROOT"):
+    if named := _named():
         return Path(named)
     caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(caches) / "deerstalker" / "vllm"
@@ -29,14 +29,20 @@ def environment() -> dict[str, str]:
     }
 
 
-def prepare(limit_bytes: int = LIMIT_BYTES) -> None:
-    """Makes the folder, for this user only, and removes the least recently used entries above the limit.
+def largest_bytes() -> int | None:
+    """Returns the size that the folder may have; None for one that `VLLM_CACHE_ROOT` names, which others use too."""
+    return None if _named() else LIMIT_BYTES
 
-    Args:
-        limit_bytes: Size that the folder may have. Entries of the last day stay, whatever their size.
+
+def prepare() -> None:
+    """Makes the folder, for this user only, and removes the least recently used entries above its limit.
+
+    Entries of the last day stay, whatever their size.
     """
-    root = folder()
+    root, limit_bytes = folder(), largest_bytes()
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if limit_bytes is None:
+        return
     entries = sorted((_changed(entry), entry) for entry in root.glob("*/*"))
     sizes = {entry: size_bytes(entry) for _, entry in entries}
     excess = sum(sizes.values()) - limit_bytes
@@ -54,6 +60,10 @@ def size_bytes(entry: Path) -> int:
         with suppress(OSError):
             total += path.stat().st_size
     return total
+
+
+def _named() -> str | None:
+    return os.environ.get("VLLM_CACHE_ROOT")
 
 
 def _changed(entry: Path) -> float:

@@ -36,12 +36,7 @@ class PolicyObjective(Objective):
     ) -> None:
         super().__init__(settings, batch, device)
         self._config = settings.loss
-        self._texts = (
-            self._config.kind == "cross_entropy"
-            and self._config.importance_correction == "none"
-            and self._config.kl_estimator != "unbiased_k3"
-        )
-        if self._config.old_logprobs == "trainer" and not self._texts:
+        if self._config.old_logprobs == "trainer" and self._config.reads_old_logprobs:
             self.numbers[OLD] = self.unknown()
         if with_reference:
             self.numbers[REFERENCE] = self.unknown()
@@ -96,7 +91,7 @@ class PolicyObjective(Objective):
 
         The gap compares log-probabilities under the starting weights; it is None if they are not comparable.
         """
-        if self._texts:
+        if not self._config.reads_old_logprobs:
             return logprobs.detach(), None
         if self._config.old_logprobs == "sampler":
             return sampler, logprobs.detach() - sampler if micro.step == 0 else None

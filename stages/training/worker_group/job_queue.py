@@ -34,10 +34,8 @@ class JobQueue:
         return self.folder / f"job-{number:06d}.json"
 
     def submit(self, number: int, job: TrainJob | ScoreJob) -> None:
-        """Writes a job file atomically."""
-        draft = self.folder / "draft"
-        draft.write_text(job.model_dump_json())
-        draft.replace(self.job_file(number))
+        """Writes a job file."""
+        self._write(self.job_file(number), job.model_dump_json())
 
     def read(self, number: int) -> TrainJob | ScoreJob:
         """Returns job `number`."""
@@ -45,11 +43,17 @@ class JobQueue:
 
     def write_hardware(self, hardware: TrainHardware) -> None:
         """Writes the layout of the worker group for its processes."""
-        (self.folder / "hardware.json").write_text(hardware.model_dump_json())
+        self._write(self.folder / "hardware.json", hardware.model_dump_json())
 
     def hardware(self) -> TrainHardware:
         """Returns the layout of the worker group."""
         return TrainHardware.model_validate_json((self.folder / "hardware.json").read_bytes())
+
+    def _write(self, path: Path, text: str) -> None:
+        """Writes a file atomically, because other processes read it as soon as it exists."""
+        draft = self.folder / f"draft-{path.name}"
+        draft.write_text(text)
+        draft.replace(path)
 
     def allow_state(self, number: int) -> None:
         """Lets the workers write the optimizer state of job `number`."""
@@ -76,9 +80,7 @@ class JobQueue:
 
     def announce(self, rank: int) -> None:
         """Writes machine, process id and start time of this process."""
-        draft = self.folder / f"draft-{rank}"
-        draft.write_text(f"{_machine()} {os.getpid()} {start_ticks(os.getpid())}")
-        draft.replace(self.folder / f"pid-{rank}")
+        self._write(self.folder / f"pid-{rank}", f"{_machine()} {os.getpid()} {start_ticks(os.getpid())}")
 
     def end(self) -> None:
         """Signals to other machines that the worker group has ended."""

@@ -112,6 +112,8 @@ def test_names_are_unique_and_chosen_by_name(tmp_path: Path) -> None:
     assert isinstance(chosen, CheckpointModel)
     with pytest.raises(BadInputError, match="--only mini: unknown, did you mean 'mine'"):
         load_models(file, ["mini"])
+    with pytest.raises(BadInputError, match=r"models\.0\.parameters\.temperature: 0\.001; expected 0, or from 0\.01"):
+        load_models(write(tmp_path, {**checkpoint, "parameters": "{ temperature = 0.001 }"}))
     with pytest.raises(BadInputError, match="--samples sets it"):
         load_models(write(tmp_path, {**checkpoint, "parameters": "{ samples_per_prompt = 2 }"}))
 

@@ -9,13 +9,14 @@ from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError, IdentityMismatchError, IntegrityError
 from artifacts.identity import Identity
 from artifacts.layout import RunLayout
+from artifacts.reading import is_published
 from artifacts.refresh import Refresh, Refreshes, RefreshRequest, record_done, record_request
-from artifacts.refs import Grades, Ref, Rollouts
+from artifacts.refs import Decision, Grades, Ref, Rollouts
 from artifacts.store.store import Store
 from artifacts.verification import verify
 
 KNOWN = ("sample", "grade")
-LAYOUT = RunLayout("run")
+LAYOUT, LAST = RunLayout("run"), 4
 LATER = datetime.now(UTC) + timedelta(hours=1)
 """Everything that a test publishes is older than a request of then."""
 
@@ -32,7 +33,7 @@ def publish(
 
 
 def refreshes(*names: str, since: datetime = LATER, store: Store | None = None) -> Refreshes:
-    return record_request(store or Store.open("memory://refresh-names"), LAYOUT, names, since, KNOWN)
+    return record_request(store or Store.open("memory://refresh-names"), LAYOUT, names, since, KNOWN, last=LAST)
 
 
 def refresh_of(*names: str, since: datetime = LATER) -> Refresh | None:
@@ -44,6 +45,46 @@ def test_only_named_iterations_are_outdated() -> None:
     stages = {n: set(refresh_of.stages) for n in (None, 1, 2) if (refresh_of := request.at(n))}
     assert stages == {None: {"sample"}, 1: {"sample"}, 2: {"sample", "grade"}}
     assert refreshes().at(1) is None
+
+
+def run_of(iterations: int, url: str) -> Store:
+    """A run that was killed in its last iteration, after `grade`."""
+    store = Store.open(url)
+    for n in range(iterations):
+        for number, part, kind, stage in ((n, "decision", Decision, "promote"), (n + 1, "grades", Grades, "grade")):
+            address = ArtifactAddress(store, LAYOUT.iteration(number, part), kind)
+            address.attempt(Identity.of(stage, 1, {"n": number})).publish()
+    return store
+
+
+def test_an_iteration_may_be_written_with_zeros() -> None:
+    store = run_of(3, "memory://refresh-zeros")
+    request = refreshes("grade@0003", "grade@3", store=store)
+    assert [n for n in range(5) if (refresh := request.at(n)) and "grade" in refresh.stages] == [3]
+    assert refreshes("grade@03", since=LATER + timedelta(hours=1), store=store) == request
+
+
+@pytest.mark.parametrize("name", ["grade@30", "grade@5", "grade@0", "sample@2"])
+def test_an_iteration_without_the_artifact_is_refused(name: str) -> None:
+    """It would be recorded as done although nothing was made again."""
+    store = run_of(3, "memory://refresh-without-effect")
+    with pytest.raises(BadInputError, match=f"^refresh {name}: iteration .* has published none"):
+        refreshes("grade@1", name, store=store)
+    assert not Refreshes.read(store, LAYOUT).requests
+
+
+def test_what_a_command_is_still_to_make_may_be_named() -> None:
+    """The command may have begun the run, and be repeated after a kill; it may have named `sample@4` then."""
+    assert refreshes("sample", "sample@4", "grade@3", store=run_of(3, "memory://refresh-to-come")).unfinished
+
+
+def test_what_an_interrupted_refresh_is_to_make_again_may_be_named() -> None:
+    store, key = run_of(3, "memory://refresh-interrupted"), LAYOUT.iteration(2, "grades")
+    first = refreshes("grade@2", store=store)
+    assert ArtifactAddress(store, key, Grades, first.at(2)).find(Identity.of("grade", 1, {"n": 2})) is None
+    assert not is_published(store, key)
+    assert refreshes("grade@2", since=LATER + timedelta(hours=1), store=store) == first
+    assert len(refreshes("grade@1", "grade@2", since=LATER + timedelta(hours=2), store=store).requests) == 2
 
 
 @pytest.mark.parametrize("name", ["smaple", "sample@", "sample@x", "", "promote"])

@@ -98,6 +98,7 @@ def test_the_command_line_imports_little() -> None:
         (["solve", "absent.txt", "--checkpoint", "x"], "absent.txt: no such file"),
         (["solve", "nobody:test", "--checkpoint", "x"], "no manifest"),
         (["solve", "nobody:tset", "--checkpoint", "x"], "split 'tset'; expected train, val, test"),
+        (["solve", "one.txt", "--checkpoint", "x", "--temperature", "0.001"], "solve.temperature: 0.001; expected 0,"),
         (["solve", "one.txt", "--checkpoint", "./model"], "--checkpoint ./model: cannot be read as a folder"),
         (["train", "--set", "pack=null"], "pack: Input should be a valid dictionary"),
         (["evaluate", "--checkpoint", "x", "--puzzles", "y", "--samples", "0"], "samples_per_prompt"),

@@ -2,11 +2,16 @@
 
 import json
 import logging
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from artifacts.address import ArtifactAddress
+from artifacts.errors import BadInputError
 from artifacts.identity import Identity
 from artifacts.refs import Checkpoint
 from artifacts.store.store import Store
@@ -14,6 +19,7 @@ from flows.cli.app import run_command
 from stages.context import Profile, StageContext
 from stages.models.adapter_config import ADAPTER_CONFIG
 from stages.models.adapters import ADAPTER_WEIGHTS
+from stages.models.exporting.folder import draft_of
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.tensors import WEIGHTS, check_weights
 from stages.optional.adopt import adopt
@@ -82,4 +88,43 @@ def test_bad_input_is_one_line_and_nothing_is_written(
     exported(store, *arguments, status=2)
     told = capsys.readouterr().err
     assert refused in told and told.count("\n") == 1
-    assert [path.name for path in tmp_path.rglob("*")].sort() or True
+    assert {path.name for path in tmp_path.rglob("*")} == {"FULL", "file", "LINK"}
+
+
+_KILLED = """
+import os, signal, sys
+from stages.models.exporting import folder
+folder.write_both_spellings = lambda out: os.kill(os.getpid(), signal.SIGKILL)
+from flows.cli.app import run_command
+run_command(sys.argv[1:])
+"""
+
+
+def test_a_killed_export_leaves_no_model_and_the_same_command_begins_again(store: str, tmp_path: Path) -> None:
+    """It is killed when the weights are complete and the rest is not."""
+    (scratch := tmp_path / "tmp").mkdir()
+    words = ["export", "models/base", str(tmp_path / "out"), "--store", store]
+    command = [sys.executable, "-P", "-c", _KILLED, *words]
+    killed = subprocess.run(command, check=False, env={**os.environ, "TMPDIR": str(scratch)}, timeout=600)
+    assert killed.returncode == -signal.SIGKILL
+    assert not [path for path in (tmp_path / "out").iterdir() if path.is_file()]
+    assert all((folder / ".owner").exists() for folder in scratch.iterdir())  # so that the next command removes them
+    exported(store, "models/base", str(tmp_path / "out"))
+    check_weights(tmp_path / "out")
+    assert all(path.is_file() for path in (tmp_path / "out").iterdir())
+
+
+def test_an_export_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(TimeoutError), draft_of(tmp_path / "out") as draft:
+            (draft / WEIGHTS).touch()
+            raise TimeoutError
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_two_exports_do_not_share_a_folder(tmp_path: Path) -> None:
+    with draft_of(tmp_path) as draft:
+        (draft / "config.json").touch()
+        with pytest.raises(BadInputError, match="another export is writing it"), draft_of(tmp_path):
+            pass
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]

@@ -60,7 +60,13 @@ def thread():
     threading.Thread(target=time.sleep, args=(600.0,)).start()
     threading.Timer(0.2, ready).start()  # the command has ended by then
 
-for command in (lock, solver, pool, deaf, disguised, replaced, thread):
+def changed():
+    from flows.cli.console.interrupts import continues_with
+    continues_with("with --until 7 instead of --more 3")
+    ready()
+    time.sleep(600.0)
+
+for command in (lock, solver, pool, deaf, disguised, replaced, thread, changed):
     app.app.command(command)
 app.main()
 """
@@ -85,6 +91,17 @@ def test_a_signal_ends_a_command_with_one_line(waits_for: str, number: int) -> N
     word, status = ("interrupted", 130) if number == signal.SIGINT else ("terminated", 143)
     assert errors == f"error: {word}; the same command continues where it stopped\n"
     assert process.returncode == status
+
+
+def test_a_command_may_continue_with_a_change() -> None:
+    command = [sys.executable, "-c", _PROGRAM, "changed"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=_LIMIT_S)
+    change = "with --until 7 instead of --more 3"
+    assert errors == f"error: interrupted; the same command {change} continues where it stopped\n"
 
 
 def test_a_background_job_goes_on_ignoring_ctrl_c() -> None:

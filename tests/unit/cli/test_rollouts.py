@@ -3,20 +3,29 @@
 import json
 import shutil
 import subprocess
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+from artifacts.address import ArtifactAddress
 from artifacts.documents.conversation import stored_prompt
+from artifacts.identity import Identity
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
-from artifacts.schemas import GRADES, PUZZLES, ROLLOUTS
+from artifacts.refresh import Refresh
+from artifacts.refs import Grades, Rollouts, Values
+from artifacts.schemas import GRADES, PUZZLES, ROLLOUTS, TOKEN_ADVANTAGES, VALUES, as_table
 from artifacts.store.store import Store
 from flows.cli.app import run_command
-from flows.lookup.rollouts import COMPLETION, as_dataset
+from flows.lookup.history import read_run
+from flows.lookup.rollouts import COMPLETION, as_dataset, graded_rollouts
+from flows.report.example_group import find_example_group
+from flows.report.run_view import RunView
 from tests.support.isolated import isolated_python
 from tests.support.json_page import check_documented
+from tests.support.made_run import make_run
 
 READ_BY_TRL = """
 import json, sys
@@ -122,6 +131,51 @@ def test_pruned_iterations_are_left_out_and_refused_by_name(
     assert json.loads(capsys.readouterr().out)["iterations"] == [4]
     assert run_command(["rollouts", "made", "--out", str(tmp_path / "b.jsonl"), "--iteration", "1", *at]) == 2
     assert "no graded completions of iteration 1; expected iterations 4" in capsys.readouterr().err
+
+
+def test_the_advantage_is_the_one_that_is_trained() -> None:
+    """Of a teacher: what `teach` wrote. Of a critic: the mean over the model's tokens, none for a masked completion."""
+    store = Store.open("memory://rollouts-credit")
+    layout = make_run(store)
+    graded = [Artifact.at(store, layout.iteration(number, "grades"), Grades) for number in range(1, 5)]
+    table = graded[1].read_table("grades.parquet", GRADES)
+    attempt = ArtifactAddress(store, layout.iteration(2, "taught_grades"), Grades).attempt(Identity.of("teach", 1, {}))
+    attempt.write_table("grades.parquet", table.with_columns(advantage=pl.lit(-7.5)), GRADES)
+    attempt.publish(grades=graded[1].ref)
+    names = graded[2].read_table("grades.parquet", GRADES).sort("group", "sample").select("group", "sample").to_dicts()
+    values = [{**name, "reward": 1.0, "values": [0.5, None, 0.5]} for name in names[1:]]
+    advantages = [{**name, "advantages": [1.0, 0.0, 2.0 * place]} for place, name in enumerate(names[1:])]
+    attempt = ArtifactAddress(store, layout.iteration(3, "values"), Values).attempt(Identity.of("value", 1, {}))
+    attempt.write_table("values.parquet", as_table(values, VALUES), VALUES)
+    attempt.write_table("token_advantages.parquet", as_table(advantages, TOKEN_ADVANTAGES), TOKEN_ADVANTAGES)
+    attempt.publish(grades=graded[2].ref)
+    first, taught, valued, last = (
+        rows["advantage"].to_list() for rows in graded_rollouts(read_run(store, "made"), store)
+    )
+    assert taught == [-7.5] * 24
+    assert valued == [None, *(0.5 + place for place in range(23))]
+    for shown, grades in ((first, graded[0]), (last, graded[3])):
+        assert shown == grades.read_table("grades.parquet", GRADES).sort("group", "sample")["advantage"].to_list()
+
+
+def test_completions_that_are_sampled_again_are_left_out_until_they_are_graded(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path / "store"))
+    layout = make_run(store)
+    sampled = Artifact.at(store, layout.iteration(4, "rollouts"))
+    later = datetime.now(UTC) + timedelta(hours=1)
+    address = ArtifactAddress(store, sampled.key, Rollouts, Refresh({"sample": later}, later))
+    assert address.find(sampled.manifest.identity) is None
+    attempt = address.attempt(sampled.manifest.identity)
+    again = sampled.read_tables(ROLLOUTS).with_columns(text=pl.lit("something else"))
+    attempt.write_shard("rollouts", again, ROLLOUTS)
+    attempt.publish(sampled.manifest.facts)
+    record = read_run(store, "made")
+    assert [rows["iteration"][0] for rows in graded_rollouts(record, store)] == [1, 2, 3]
+    example = RunView(record, store).example
+    assert example is not None and example.iteration == 3
+    assert find_example_group(record.iterations[4], layout, store) is None
+    at = ["--store", store.url]
+    assert run_command(["report", "made", *at]) == run_command(["show", "made", "--samples", "1", *at]) == 0
 
 
 @pytest.mark.release

@@ -26,6 +26,7 @@ from flows.report.run_view import RunView
 from flows.upkeep import retention
 from flows.upkeep.removal import remove
 from flows.upkeep.retention import Retention, plan
+from stages.training.saved_state import STATE_FOLLOWS
 from tests.support.made_run import make_run
 
 ALL = ("optimizer_state", "checkpoint", "reference", "batch", "rollouts")
@@ -149,10 +150,10 @@ def test_what_was_pruned_cannot_be_asked_for_again(
     _publish(address, Identity.of("finetune", 1, {}), 64, compared)  # is not made again
     known, now = ("sample", "finetune", "evaluate"), datetime.now(UTC)
     if pruned is None:
-        assert record_request(store, layout, names, now, known).unfinished
+        assert record_request(store, layout, names, now, known, last=6).unfinished
         return
     with pytest.raises(BadInputError, match=f"refresh .*{pruned}.* whose files were pruned"):
-        record_request(store, layout, names, now, known)
+        record_request(store, layout, names, now, known, last=6)
     assert not Refreshes.read(store, layout).requests
 
 
@@ -226,6 +227,34 @@ def test_what_interrupted_attempts_at_shared_artifacts_left_goes_after_a_day(
     assert plan(store, Retention(keep_last=100), ["linked"]) == []
 
 
+@pytest.mark.parametrize(("part", "state_part"), [("checkpoint", "optimizer_state"), ("critic", "critic_state")])
+def test_what_a_training_needs_whose_state_is_still_to_come_stays(
+    linked: tuple[Store, RunLayout], part: str, state_part: str
+) -> None:
+    """As after a full disk while the state was written: the next command repeats the training."""
+    store, layout = linked
+    before: dict[str, Ref[Any]] = {}
+    for n in (5, 6):
+        store.delete(layout.iteration(n, part))
+        store.delete(layout.iteration(n, state_part))
+        identity = Identity.of("finetune", 1, {"n": n, "part": part}, **before)
+        attempt = ArtifactAddress(store, layout.iteration(n, part), Checkpoint).attempt(identity)
+        attempt.write_bytes("data.bin", b"weights")
+        weights = attempt.publish({STATE_FOLLOWS: True}, **before)
+        state_address = ArtifactAddress(store, layout.iteration(n, state_part), OptimizerState)
+        before = {"state": _publish(state_address, identity, 64, {"checkpoint": weights}), "weights": weights}
+    progress = ArtifactAddress(store, layout.iteration(6, part), Checkpoint).progress_key(identity)
+    step = ArtifactAddress(store, f"{progress}/step-000003", StepCheckpoint)
+    _publish(step, Identity.of("finetune", 1, {}), 500, {})
+    rule = Retention(parts=(*ALL, "critic", "critic_state"), keep_last=1, keep_every=0, keep_for="regrade")
+    ended = {removal.folder for removal in plan(store, rule, ["linked"])}
+    assert progress in ended and any(layout.iteration(5, state_part) in folder for folder in ended)
+    store.delete(layout.iteration(6, state_part))
+    running = {removal.folder for removal in plan(store, rule, ["linked"])}
+    assert progress not in running
+    assert not any(layout.iteration(5, own) in folder for folder in running for own in (part, state_part))
+
+
 def test_what_finished_stages_left_behind_goes_and_what_an_unfinished_one_needs_stays(
     linked: tuple[Store, RunLayout], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -243,7 +272,7 @@ def test_what_finished_stages_left_behind_goes_and_what_an_unfinished_one_needs_
     attempt = ArtifactAddress(store, layout.iteration(7, "rollouts"), Rollouts).attempt(Identity.of("sample", 1, {}))
     attempt.write_bytes("rollouts-0.parquet", b"old")
     attempt.publish({})
-    refreshes = record_request(store, layout, ["sample"], datetime.now(UTC), ["sample"])
+    refreshes = record_request(store, layout, ["sample"], datetime.now(UTC), ["sample"], last=6)
     for number in (6, 7):  # redone once; in iteration 7 the new one is not finished yet
         address = ArtifactAddress(store, layout.iteration(number, "rollouts"), Rollouts)
         identity = Artifact.at(store, address.key).manifest.identity

@@ -16,7 +16,12 @@ from flows.cli.app import run_command
 from flows.cli.console.options import MeasureOptions
 from flows.config.recipes import load_recipe, validate
 from flows.config.strategies import strategy_settings
+from flows.inputs.suites import measured_puzzles
+from flows.orchestration.gpu_permit import gpu_permit
 from flows.report.summary import reliability_rows, strategy_rows
+from flows.report.terminal.live import current_view
+from flows.session.calls import Stages
+from stages.context import StageContext
 from stages.evaluate import EvaluateConfig
 from stages.strategies.config import title_of
 from stages.strategies.figures import CEILING, check_provable, stored_figures
@@ -60,6 +65,22 @@ def test_a_wrong_strategy_is_refused_in_one_line(strategies: list[str], answers:
     with pytest.raises(BadInputError, match=words) as caught:
         config_of(*strategies, **answers)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "where"),
+    [
+        (config_of(temperature=0.009), "sampled"),
+        (config_of(temperature=2.1), "sampled"),
+        (config_of("majority", "budget_forcing:temperature=1e-9"), "strategies.1"),
+    ],
+)
+def test_a_temperature_that_vllm_would_change_or_refuse_is_refused(
+    config: EvaluateConfig, where: str, ctx: StageContext
+) -> None:
+    words = rf"evaluation\.{where}\.temperature: .*; expected 0, or from 0\.01 to 2"
+    with gpu_permit(None, "run", ctx.log) as permit, pytest.raises(BadInputError, match=words):
+        measured_puzzles("nobody:test", None, config, Stages(ctx, current_view(), permit))
 
 
 @pytest.mark.parametrize("command", ["evaluate --checkpoint nobody", "backfill nobody --suite s"])

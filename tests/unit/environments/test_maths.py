@@ -53,7 +53,7 @@ def test_slow_imports_cost_no_call_its_time() -> None:
 def test_every_rule_reads_the_answer_that_it_writes() -> None:
     for answer_in in ANSWERS_IN:
         family = maths(f"maths:{answer_in}:0.9.0")
-        for gold in (r"\frac{1}{2}", "$2^{10}$", '["3", "4"]', r"so \boxed{5}"):
+        for gold in (r"\frac{1}{2}", "$2^{10}$", '["3", "4"]', r"so \boxed{5}", "$3$, $4$", r"18.90\$", r"$\$5$"):
             written = family.write_answer(problem(gold))
             assert family.grade(written, problem(gold)).exact, (answer_in, gold, written)
             ends = family.answer_ends(written, problem(gold))

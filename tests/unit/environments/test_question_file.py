@@ -22,9 +22,10 @@ from flows.report.html.puzzle_report import LengthMeasure, describe, report_file
 from stages.context import StageContext
 from stages.environments import capabilities, environment
 from stages.environments.generate import generate
+from stages.environments.maths.config import MathsConfig
 from stages.environments.published import of_text
 from stages.environments.puzzle import Puzzle
-from stages.environments.question_file.config import QuestionFileConfig
+from stages.environments.question_file.config import QuestionColumns, QuestionFileConfig
 from stages.environments.question_file.files import of_content
 from stages.environments.question_file.reading import FileQuestion, read_questions
 from stages.environments.tables import assertions, from_table, grader_of, names_of, to_table
@@ -58,7 +59,7 @@ def config(path: str = "some.jsonl", **settings: Any) -> QuestionFileConfig:
     return QuestionFileConfig(path=path, **{"grader": "number", **settings})
 
 
-def read(data: bytes, settings: QuestionFileConfig) -> tuple[list[FileQuestion], int]:
+def read(data: bytes, settings: QuestionColumns) -> tuple[list[FileQuestion], int]:
     return read_questions(of_content(settings.path, data).parts, settings)
 
 
@@ -213,6 +214,23 @@ def test_unusable_rows_are_dropped_only_on_request(tmp_path: Path, ctx: StageCon
     assert len(read(json_lines(), config(unusable="drop", question="none", prompt="{name}"))[0]) == 30
     with pytest.raises(BadInputError, match="2 rows, all empty"):
         read(json_lines(bad[1:3]), config(unusable="drop"))
+
+
+def test_a_row_is_empty_also_if_only_what_is_read_of_it_is() -> None:
+    """An answer after its mark, the only one of a list, and the last message of a prompt."""
+    drop: dict[str, Any] = {"path": "some.jsonl", "unusable": "drop"}
+    marked = [{"question": "1 + 1?", "answer": "#### 2"}, {"question": "?", "answer": "It is ####  "}]
+    listed = [{"question": "1 + 1?", "answer": ["2"]}, {"question": "?", "answer": [" "]}]
+    asked = [{"question": [{"role": "user", "content": text}], "answer": 2} for text in ("1 + 1?", "\n")]
+    for rows, columns in (
+        (marked, QuestionFileConfig(**drop, answer_after="####")),
+        (listed, MathsConfig(**drop)),
+        (asked, QuestionFileConfig(**drop)),
+    ):
+        questions, empty = read(json_lines(rows), columns)
+        assert ([item.puzzle.prompt for item in questions], empty) == (["1 + 1?"], 1)
+        with pytest.raises(BadInputError, match=r"line 2, column '\w+': an empty text"):
+            read(json_lines(rows), columns.model_copy(update={"unusable": "refuse"}))
 
 
 def test_content_and_settings_are_the_identity_but_not_the_path(tmp_path: Path, ctx: StageContext) -> None:

@@ -102,6 +102,8 @@ def test_a_reward_gets_the_messages() -> None:
     item = Completion("x", second, Grade(0.0, False, True, False), Tokens(1, 2)).arguments[1]
     assert item == {"prompt": "x", "solution": {"answer": "1"}, "of.level": "5"}
     assert environment.get(first.environment).grade("1", first).exact
+    with pytest.raises(ValueError, match=r"reward_columns names 'solution', but item\['solution'\] is the item's own"):
+        QuestionFileConfig(path="some.jsonl", reward_columns=("of.level", "solution"))
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])

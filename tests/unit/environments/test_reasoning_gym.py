@@ -28,6 +28,7 @@ from stages.environments.reasoning_gym.environment import ReasoningGym, read_ans
 from stages.environments.reasoning_gym.generators import EVALUATED, entry_at, is_scorable, score
 from stages.environments.reasoning_gym.refused import REFUSED
 from stages.environments.tables import from_table, to_table
+from stages.grading.own_reward import Completion, Grade, Tokens
 from stages.prepare import PrepareConfig
 
 needs_package = pytest.mark.skipif(
@@ -85,6 +86,13 @@ def test_without_the_package_an_error_says_how_to_install_it(monkeypatch: pytest
     assert frozen.task == "knights_knaves", "reports and continued runs read a frozen recipe without the package"
     with pytest.raises(BadInputError, match=r"not installed; expected reasoning-gym 0\.1\.25"):
         generate_nth(frozen, 0, 0)
+
+
+@needs_package
+def test_a_reward_function_gets_prompt_and_solution_and_nothing_of_the_scorer() -> None:
+    made = item("chain_sum")
+    given = Completion("x", made, Grade(0.0, False, True, False), Tokens(1, 2)).arguments[1]
+    assert given == {"prompt": made.prompt, "solution": {"answer": made.solution["answer"]}}
 
 
 @needs_package

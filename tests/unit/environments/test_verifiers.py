@@ -53,6 +53,8 @@ class Hints(vf.MultiTurnEnv):
 def load_environment(size=20, kind="single"):
     parser = vf.XMLParser(["answer"], answer_field="answer")
     functions, weights = [right, tagged, parser.get_format_reward_func()], [1.0, 0.25, 0.0]
+    if kind == "penalty":
+        functions, weights = [right, tagged], [1.0, -0.5]
     if kind == "failing":
         functions, weights = [right, fails], [1.0, 1.0]
     if kind == "thinking":
@@ -112,6 +114,14 @@ def test_data_system_prompt_parser_and_functions_are_the_environments_own(site: 
         items(size=5)
 
 
+def test_a_penalty_that_outweighs_the_reward_leaves_0(site: Path) -> None:
+    from stages.environments.user_code.verifiers_tasks import VerifiersTask
+
+    task = VerifiersTask("reverse-words", {"kind": "penalty"})
+    (row,) = task.items(1, 3)
+    assert [task.grade(f"<answer>{said}</answer>", row) for said in (row["answer"], "no")] == [0.5, 0.0]
+
+
 @pytest.mark.release
 def test_an_environment_of_several_turns_replies_until_it_stops(site: Path) -> None:
     first = items(kind="several")[0]
@@ -160,8 +170,9 @@ def test_a_missing_package_or_environment_is_named_before_anything_is_loaded(mon
 
     config = VerifiersConfig(environment="verifiers:no-such-environment")
     monkeypatch.setattr(user_config.importlib.metadata, "version", lambda _: "0.2.0")
-    with pytest.raises(BadInputError, match=r"no such module; expected an installed module 'no_such_environment'"):
-        config.located(Path())
+    for name, module in (("no-such-environment", "no_such_environment"), ("owner/no.such", "no.such"), ("owner/", "")):
+        with pytest.raises(BadInputError, match=rf"no such module; expected an installed module '{module}'"):
+            VerifiersConfig(environment=f"verifiers:{name}").located(Path())
     monkeypatch.setattr(user_config.importlib.metadata, "version", absent)
     with pytest.raises(BadInputError, match=r"the package verifiers is not installed; .*uv sync --extra verifiers"):
         config.located(Path())

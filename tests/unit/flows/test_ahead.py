@@ -13,7 +13,7 @@ from artifacts.identity import Identity
 from artifacts.layout import MANIFEST_NAME, RunLayout
 from artifacts.reading import Artifact
 from artifacts.refresh import Refreshes
-from artifacts.refs import Checkpoint, Decision, Kind, Puzzles, Ref, Report, Rollouts
+from artifacts.refs import Checkpoint, Decision, Kind, PassRates, Puzzles, Ref, Report, Rollouts
 from artifacts.store.store import Store
 from flows import ahead
 from flows.checks.overlap import Role, check_overlap
@@ -177,6 +177,16 @@ def test_waiting_for_the_other_half_ends(store: Store, tmp_path: Path) -> None:
     trained, run = Trained(store), session(store, tmp_path, "stage_timeout_s=0.6")
     with pytest.raises(DeerstalkerError, match=r"iteration 1: no rollouts after . s of waiting for the sampler"):
         overlapped(trained, run, PUZZLES, trained.first, 1, LAST, "trainer")
+
+
+def test_a_sampler_waits_for_the_pass_rates_that_the_trainer_measures(store: Store, tmp_path: Path) -> None:
+    Trained(store)
+    ahead.wait_for_start(session(store, tmp_path, "stage_timeout_s=0.6"))
+    rating = session(store, tmp_path, "stage_timeout_s=0.6", rate="{models=[{name='start'}]}")
+    with pytest.raises(DeerstalkerError, match=r"before iteration 1: no pass_rates after . s of waiting for the train"):
+        ahead.wait_for_start(rating)
+    ArtifactAddress(store, LAYOUT.pass_rates, PassRates).attempt(Identity.of("rate", 1, {})).publish()
+    ahead.wait_for_start(rating)
 
 
 @pytest.mark.parametrize(

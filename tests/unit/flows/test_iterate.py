@@ -11,7 +11,8 @@ from artifacts.layout import RunLayout
 from artifacts.refresh import Refreshes, RefreshRequest
 from artifacts.refs import Decision
 from artifacts.store.store import Store
-from flows.iterate import iterations_done
+from flows.cli.train import with_last
+from flows.iterate import IterateRequest, iterations_done
 
 LAYOUT = RunLayout("again")
 
@@ -56,3 +57,21 @@ def test_a_run_without_a_decision_cannot_go_on() -> None:
     decide(store, 0)
     with pytest.raises(BadInputError, match="no decision yet"):
         iterations_done(store, LAYOUT, now)
+
+
+def test_an_interrupted_command_is_told_where_it_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Repeated with `--more 2`, it would train as many more iterations as had ended by then."""
+    told: list[str] = []
+    monkeypatch.setattr("flows.cli.train.continues_with", told.append)
+    store = Store.open("memory://iterate-until")
+    for n in range(4):
+        decide(store, n)
+    until = with_last(IterateRequest(run="again", more=2), store, LAYOUT)
+    assert (until.more, until.until) == (None, 5)
+    change = "with --until 5 instead of --more 2"
+    assert capsys.readouterr().err == f"up to iteration 5; if this command is interrupted, repeat it {change}\n"
+    decide(store, 4)
+    assert with_last(until, store, LAYOUT) == until
+    assert capsys.readouterr().err == "" and told == [change]

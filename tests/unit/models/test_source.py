@@ -25,7 +25,7 @@ from stages.models.folder import check_folder
 from stages.models.from_scratch import ScratchModel
 from stages.models.shape import read_shape
 from stages.models.source import FolderModel, GgufPackageModel, ModelConfig, find_packaged_file, materialise
-from stages.models.spellings import write_both_spellings
+from stages.models.spellings import both_in_config, write_both_spellings
 from stages.models.tensors import WEIGHTS
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.models.tokenizers.chat_template import ChatTemplate
@@ -178,6 +178,16 @@ def test_a_config_of_either_transformers_is_written_for_both(
     before = (tmp_path / "out/config.json").read_bytes()
     write_both_spellings(tmp_path / "out")
     assert (tmp_path / "out/config.json").read_bytes() == before, "a file with both spellings stays"
+
+
+@pytest.mark.parametrize("spelling", ["type", "rope_type"])
+@pytest.mark.parametrize(("family", "local"), [("gemma3_text", "rope_local_base_freq"), ("olmo3", "rope_theta")])
+def test_the_scaling_of_full_layers_is_kept_in_either_spelling(family: str, local: str, spelling: str) -> None:
+    scaling = {spelling: "linear", "factor": 8.0}
+    config = both_in_config({"model_type": family, "rope_theta": 1e6, local: 1e6, "rope_scaling": scaling})
+    full = config["rope_parameters"]["full_attention"]
+    assert (full["rope_type"], full["factor"], full["rope_theta"]) == ("linear", 8.0, 1e6)
+    assert config["rope_parameters"]["sliding_attention"] == {"rope_type": "default", "rope_theta": 1e6}
 
 
 def test_the_base_of_the_rotations_is_stated_once(folder: Path, tmp_path: Path) -> None:

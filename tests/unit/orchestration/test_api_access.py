@@ -22,7 +22,7 @@ from flows.orchestration.server.api_access import (
     wait_for_external_server,
     write_private,
 )
-from flows.orchestration.server.up_server import parse_external_server
+from flows.orchestration.server.up_server import LocalServer, parse_external_server
 from tests.support.servers import free_port
 from tests.support.serving import serving
 
@@ -61,9 +61,11 @@ def test_options_of_a_local_server_are_refused_beside_an_address() -> None:
     """Only --auth has a counterpart on the machine of the other server."""
     url = "http://host/api"
     with pytest.raises(BadInputError, match=r"--auth: .*on the machine of that server set PREFECT_SERVER_API_AUTH_STR"):
-        parse_external_server(url, "127.0.0.1", auth=True)
+        parse_external_server(url, LocalServer(None, None, auth=True))
     with pytest.raises(BadInputError, match=r"--host 0\.0\.0\.0: .*; leave it out$"):
-        parse_external_server(url, "0.0.0.0", auth=False)
+        parse_external_server(url, LocalServer("0.0.0.0", None, auth=False))
+    with pytest.raises(BadInputError, match=r"--port 5000: .*; leave it out$"):
+        parse_external_server(url, LocalServer(None, 5000, auth=False))
 
 
 def test_what_is_shown_of_an_address_holds_no_password() -> None:

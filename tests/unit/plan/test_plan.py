@@ -5,7 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from matplotlib.image import imread
+from safetensors.numpy import save_file
 
 from artifacts.errors import BadInputError
 from flows.checks.fitting import refuse_undivided, refuse_unfit
@@ -19,8 +21,13 @@ from flows.plan.plan import GIB, make_plan, memory_of
 from flows.plan.time import most_rows
 from flows.plan.workload import work_of
 from stages.hardware.compute_type import CudaDevice
+from stages.training.job import JobSettings
+from stages.training.objectives.objective import REFERENCE
+from stages.training.objectives.policy import PolicyObjective
+from stages.training.trainer_batch import TrainerBatch
 from tests.support.doctor import H100
 from tests.support.json_page import check_documented
+from tests.support.trees import VOCAB, tree_batch
 
 
 def test_gpus_are_named_by_size_or_name() -> None:
@@ -47,7 +54,35 @@ def test_work_by_hand() -> None:
     work = work_of(recipe, completion=1000, prompt=2000)
     assert (work.trained_tokens, work.rows, work.steps) == (1_856_000, 114, 29)
     assert (work.sampled, work.sampled_tokens, work.prompt_tokens) == (1728, 1_728_000, 96 * 2000)
-    assert work.forward_passes == 0 and work_of(load_recipe("open_rs1")).forward_passes == 2
+    assert work.forward_passes == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "passes"),
+    [
+        ([], 1.0),  # the reference; the only step computes its own old log-probabilities
+        (["pack.updates=4"], 1.75),  # and those of three of the four steps
+        (["pack.updates=4", "finetune.loss.kl_place=sequence_reward"], 2.0),  # all, before the rewards are known
+        (["finetune.reference=none", "finetune.loss.kl_coef=0", "pack.updates=4"], 0.75),
+        (["pack.updates=4", "finetune.loss.old_logprobs=sampler", "finetune.loss.temperature_of=sampler",
+          "finetune.loss.temperature=0.7"], 1.0),
+        (["pack.updates=4", "finetune.loss.kind=cross_entropy"], 1.0),
+        (["pack.updates=4", "finetune.loss.kind=cross_entropy",
+          "finetune.loss.importance_correction=token_truncate", "finetune.loss.temperature_of=sampler",
+          "finetune.loss.temperature=0.7"], 1.75),
+    ],
+)  # fmt: skip
+def test_passes_without_gradients_are_those_that_the_trainer_makes(
+    tmp_path: Path, changes: list[str], passes: float
+) -> None:
+    recipe = load_recipe("open_rs1", changes)
+    assert work_of(recipe).forward_passes == passes
+    save_file(tree_batch(1, [1] * 4, steps=recipe.pack.updates), tmp_path / "batch.safetensors")
+    batch = TrainerBatch(tmp_path / "batch.safetensors", VOCAB)
+    settings = JobSettings.of(recipe.finetune, learning_rates=[0.0] * 4, epoch_seed=0)
+    with_reference = recipe.finetune.reference != "none"
+    objective = PolicyObjective(settings, batch, torch.device("cpu"), with_reference=with_reference)
+    assert len(objective.old_steps) / len(batch.steps) + (REFERENCE in objective.numbers) == passes
 
 
 def test_a_plan_is_refused_or_fits() -> None:
@@ -301,6 +336,33 @@ def test_memory_is_that_of_the_longest_phase() -> None:
     unlimited = replace(size, shape=replace(size.shape, positions=None))
     staged, short = (memory_of(one, load_profile("cuda"), unlimited, 80e9) for one in (recipe, recipe.parts[0]))
     assert staged.least_cache > short.least_cache
+
+
+def test_memory_and_writing_are_those_of_the_phases() -> None:
+    """No iteration reads the recipe's own section `finetune`."""
+    profile, one, lora = load_profile("cuda"), cluster("8x80"), "{parameters='lora'}"
+    for base, trained in (("{parameters='all'}", (lora, lora)), (lora, (lora, "{parameters='all'}"))):
+        phases = ", ".join(
+            f"{{name='{number}', {'iterations=1, ' if number == 0 else ''}optimizer='fresh', "
+            f"finetune={{trainable={trainable}, reference='{'ema' if number else 'none'}'}}}}"
+            for number, trainable in enumerate(trained)
+        )
+        recipe = load_recipe("openpipe_14b", [f"finetune.trainable={base}", f"phases=[{phases}]"])
+        made, apart = make_plan(recipe, profile, one), [make_plan(part, profile, one).given for part in recipe.parts]
+        peaks = [layout.memory.trainer.peak for layout in apart]
+        assert made.given.memory.trainer.peak == max(peaks) > min(peaks)
+        assert made.given.memory.save == max(layout.memory.save for layout in apart)
+        assert made.given.of_phases == tuple(layout.times for layout in apart)
+
+
+def test_memory_is_that_of_a_warm_start_which_trains_more() -> None:
+    recipes = [
+        load_recipe("smollm2", ["finetune.trainable.parameters=lora", change])
+        for change in ("warm_start=null", "warm_start.trainable.parameters=lora", "warm_start.steps=2")
+    ]
+    size = model_size(recipes[0].model)
+    none, fewer, more = (memory_of(recipe, load_profile("cuda"), size, 80e9).trainer.optimizer for recipe in recipes)
+    assert none == fewer < more / 10
 
 
 def test_a_critic_is_counted_with_its_passes_and_its_way_to_the_store() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -131,3 +133,24 @@ def test_an_exit_code_tells_that_a_signal_ended_it(tmp_path: Path, victim: str) 
         assert code == 128 + signal.SIGKILL
     finally:
         process.kill()
+
+
+def test_an_owner_may_have_more_than_a_thousand_descriptors(tmp_path: Path) -> None:
+    """Such as a process with a connection for each request to its engines, when it starts one of them again."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    read, write = os.pipe()
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 1200), limits[1]))
+        high = fcntl.fcntl(read, fcntl.F_DUPFD_CLOEXEC, 1100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        os.close(read)
+    command = ["sh", "-c", "echo runs; exec sleep 300"]
+    arguments = [sys.executable, "-I", guard.__file__, str(high), str(tmp_path / "none"), *command]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, pass_fds=[high], start_new_session=True) as process:
+        os.close(high)
+        assert process.stdout is not None and process.stdout.readline() == b"runs\n"
+        time.sleep(0.5)
+        assert process.poll() is None
+        os.close(write)
+        assert process.wait(LIMIT_S) == 128 + signal.SIGKILL

@@ -13,7 +13,7 @@ from flows.compare.comparison import comparison_figures
 from flows.compare.comparison_report import text_rows, write_report
 from flows.lookup.history import RunRecord, read_run
 from flows.report import measures, metrics
-from flows.report.figures import iteration_figures, terminal_columns
+from flows.report.figures import iteration_figures, plotted, terminal_columns
 from flows.report.html.run_report import PAGE, report_files
 from flows.report.measures import MEASURES, Measure
 from flows.report.metric_names import before_after_metrics, iteration_metrics
@@ -77,19 +77,24 @@ def test_a_line_of_the_registry_shows_a_metric_in_every_view(
 
 
 def test_the_metrics_of_a_loss_of_ones_own_are_in_every_view(made: tuple[Store, RunLayout]) -> None:
-    """An iteration without steps has none."""
+    """An iteration without steps has none. One of them has the name of a figure of every run, which stays beside it."""
     record = read_run(made[0], "made")
+    entropies = [row["entropy"] for row in iteration_rows([iteration_figures(item) for item in record.iterations])]
     for item in record.iterations[1:]:
         (step,) = item.steps
-        owns = ({"moved": item.number}, {"moved": item.number + 0.5})
+        owns = ({"moved": item.number, "entropy": 9.0}, {"moved": item.number + 0.5, "entropy": 9.0})
         item.manifests["finetune"].facts["steps"] = [{**step, "own": own} for own in owns]
     figures = [iteration_figures(item) for item in record.iterations]
     expected = [None, *(item.number + 0.25 for item in record.iterations[1:])]
-    column = table_header(terminal_columns(figures)).split().index("moved")
+    column = table_header(terminal_columns(figures)).split().index("loss/moved")
     cells = [table_row(item, terminal_columns(figures)).split()[column] for item in figures]
     assert cells == ["-", *(f"{item.number + 0.25:.4g}" for item in record.iterations[1:])]
-    assert "<th>moved</th>" in report_files(RunView(record, made[0]))[PAGE].decode()
-    assert [row["moved"] for row in iteration_rows(figures)] == expected
+    assert "<th>loss/moved</th>" in report_files(RunView(record, made[0]))[PAGE].decode()
+    rows = iteration_rows(figures)
+    assert [row["loss/moved"] for row in rows] == expected
+    assert [row["loss/entropy"] for row in rows] == [None, *[9.0] * 4] and entropies[1] is not None
+    assert [row["entropy"] for row in rows] == entropies
+    assert [metric.title for metric in plotted(figures)][-2:] == ["loss/moved", "loss/entropy"]
     assert [row["own"].get("moved") for row in summary(record, made[0])["iterations"]] == expected
     assert iteration_metrics(record.iterations[2])["loss/moved"] == expected[2]
 

@@ -13,7 +13,15 @@ from artifacts.identity import Identity
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Critic, Grades, PassRates, Puzzles, Ref, Rollouts, Values
-from artifacts.schemas import PASS_RATES, PASS_RATES_FILE, as_table
+from artifacts.schemas import (
+    PASS_RATES,
+    PASS_RATES_FILE,
+    TOKEN_ADVANTAGES,
+    TOKEN_ADVANTAGES_FILE,
+    VALUES,
+    VALUES_FILE,
+    as_table,
+)
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord, read_iteration, read_run
 from flows.lookup.preparation import newest_rates, pretraining_of
@@ -61,8 +69,13 @@ def publish_pass_rates(store: Store, layout: RunLayout, facts: dict[str, Any]) -
 def publish_critics(store: Store, layout: RunLayout) -> None:
     """Publishes a pretrained critic, and those of iterations 1 and 4 with their values."""
     for n, share in ((1, 0.25), (4, 0.5)):
-        values = ArtifactAddress(store, layout.iteration(n, "values"), Values)
-        values.attempt(Identity.of("value", 1, {"n": n})).publish({"explained_variance/all": share})
+        grades = Artifact.at(store, layout.iteration(n, "grades"), Grades).ref
+        values = ArtifactAddress(store, layout.iteration(n, "values"), Values).attempt(
+            Identity.of("value", 1, {"n": n}, grades=grades)
+        )
+        values.write_table(VALUES_FILE, as_table([], VALUES), VALUES)
+        values.write_table(TOKEN_ADVANTAGES_FILE, as_table([], TOKEN_ADVANTAGES), TOKEN_ADVANTAGES)
+        values.publish({"explained_variance/all": share}, grades=grades)
     step = {"step": 1, "loss": 0.1}
     critic = ArtifactAddress(store, layout.first_critic("critic"), Critic)
     critic.attempt(Identity.of("pretrain", 1, {})).publish({"steps": [step, step]})

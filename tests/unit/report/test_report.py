@@ -143,6 +143,8 @@ def test_a_run_that_has_only_begun_has_a_report(made: tuple[Store, RunLayout]) -
     page = report_files(RunView(begun, store))[PAGE].decode()
     assert "0 of 4 iterations" in page
     assert "Before and after" not in page
+    killed = RunRecord(layout, record.recipe, [], {}, None)  # in the first evaluation
+    assert "0 of 4 iterations" in report_files(RunView(killed, store))[PAGE].decode()
 
 
 def test_the_example_is_the_group_that_differs_most(made: tuple[Store, RunLayout]) -> None:

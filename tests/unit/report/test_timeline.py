@@ -135,6 +135,17 @@ def test_sampling_ahead_computes_beside_training(record: RunRecord, made: tuple[
     assert line.by_stage()["sample"] == pytest.approx(19.5 / 25)
 
 
+def test_time_in_which_two_stages_ran_counts_once(record: RunRecord, made: tuple[Store, RunLayout]) -> None:
+    """Iteration 0 takes 21 s, iteration 1 24 s; of iteration 2, the last 14 s follow and 11 s of sampling do not."""
+    ahead: dict[str, tuple[float, float, Spans]] = {**ITERATION, "sample": (-13, -2, {"engine": [(0, 11)]})}
+    run = run_of(record, ITERATION, ahead)
+    first = {"evaluate": (-30, -10), "promote": (-10, -9)}
+    manifests = {stage: timed(run.iterations[0].manifests[stage], *times, {}) for stage, times in first.items()}
+    run = replace(run, iterations=[replace(run.iterations[0], manifests=manifests), *run.iterations[1:]])
+    page = report_files(RunView(run, made[0]))[PAGE].decode()
+    assert "2 of 4 iterations of GRPO in 59.0 s, 19.0 s each" in page
+
+
 def test_of_several_attempts_only_the_last_is_drawn(record: RunRecord, made: tuple[Store, RunLayout]) -> None:
     line = run_timeline(run_of(record, ITERATION, process=13), made[0])
     assert line is not None and not line.whole

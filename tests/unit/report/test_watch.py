@@ -4,17 +4,26 @@ import os
 import pty
 import shutil
 import signal
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
+import polars as pl
 import pytest
 from rich.console import Console
 
+from artifacts.address import ArtifactAddress
+from artifacts.identity import Identity
 from artifacts.layout import RunLayout
+from artifacts.reading import Artifact
+from artifacts.refs import Grades
+from artifacts.schemas import GRADES, GRADES_FILE
 from artifacts.store.store import Store
 from flows.cli.app import run_command
+from flows.cli.console.output import terminal
 from flows.lookup.history import read_run
 from flows.report.example_group import find_samples
+from flows.report.terminal.samples import print_samples
 from flows.report.terminal.watch import RunScreen, sparkline
 from tests.support.processes import DEERSTALKER
 
@@ -65,6 +74,21 @@ def test_the_screen_follows_the_store(going_on: Path, tmp_path: Path) -> None:
     assert sum(line.startswith("iteration 4, ") for line in lines) == 2
 
 
+def test_an_advantage_is_shown_as_a_teacher_has_changed_it(going_on: Path) -> None:
+    store = Store.open(str(going_on))
+    screen = RunScreen(store, "made", samples=1)
+    screen.look()
+    grades = Artifact.at(store, RunLayout("made").iteration(3, "grades"), Grades)
+    address = ArtifactAddress(store, RunLayout("made").iteration(3, "taught_grades"), Grades)
+    attempt = address.attempt(Identity.of("teach", 1, {}))
+    table = grades.read_table(GRADES_FILE, GRADES).with_columns(advantage=pl.lit(-7.5))
+    attempt.write_table(GRADES_FILE, table, GRADES)
+    attempt.publish(grades=grades.ref)
+    assert not any("advantage -7.500" in line for line in drawn(screen))
+    screen.look()
+    assert any("advantage -7.500" in line for line in drawn(screen))
+
+
 def test_a_screen_is_as_wide_as_the_terminal(made: tuple[Store, RunLayout]) -> None:
     screen = RunScreen(made[0], "made", samples=3)
     screen.look()
@@ -102,6 +126,12 @@ def test_samples_are_printed_with_their_grades(
         item = sample.completion
         assert f"{item.title}: reward {item.reward:.3f}, advantage {item.advantage:+.3f}, {item.finish_reason}" in shown
         assert "\n".join(f"  {line}" for line in item.text.splitlines()) in shown
+
+
+def test_a_run_without_grades_has_no_samples(made: tuple[Store, RunLayout], capsys: pytest.CaptureFixture[str]) -> None:
+    record = read_run(made[0], "made")
+    print_samples(replace(record, iterations=record.iterations[:1]), made[0], 1, terminal())
+    assert capsys.readouterr().out == "no iteration has completions and grades yet\n\n"
 
 
 @pytest.mark.parametrize(

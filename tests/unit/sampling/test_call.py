@@ -1,5 +1,8 @@
 """The threads and connections of a call."""
 
+import resource
+import subprocess
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -88,3 +91,57 @@ def test_a_prompt_after_a_pause_loses_no_engine(monkeypatch: pytest.MonkeyPatch)
                 time.sleep(0.6)
                 call.put_first([Prompt(str(turn + 1), [1])])
             assert isinstance(call.next(120.0), Answer)
+
+
+class Together(ThreadingHTTPServer):
+    """A server whose answers begin when all requests of a call have come."""
+
+    request_queue_size = 64
+    met = threading.Barrier(48)
+
+
+class AnswersTogether(ClosesIdleConnections):
+    """Answers when the other requests have come."""
+
+    timeout = 60.0
+
+    def do_POST(self) -> None:
+        Together.met.wait(60.0)
+        super().do_POST()
+
+
+def test_requests_may_need_more_files_than_the_limit_of_a_shell() -> None:
+    """With samples of 1, each sequence has a connection: 1,281 for an engine on a GPU, where 1,024 is usual."""
+    config, prompts = SamplingConfig(samples_per_prompt=1), [Prompt(str(i), [1]) for i in range(48)]
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with serving(Together(("127.0.0.1", 0), AnswersTogether)) as server:
+        engine = ReadyEngine(Endpoint(f"http://127.0.0.1:{server.server_address[1]}"), "w", "0", 0)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 40, limits[1]))
+        try:
+            with Call(prompts, config, (), engines=1, max_num_seqs=64, stall_timeout_s=60.0) as call:
+                call.join(engine)
+                assert all(isinstance(call.next(120.0), Answer) for _ in prompts)
+        finally:
+            Together.met.reset()
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_hard_limit_that_is_too_low_is_one_line() -> None:
+    program = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (400, 400))
+from stages.sampling.client import Prompt
+from stages.sampling.config import SamplingConfig
+from stages.sampling.replicas.call import Call
+config, prompts = SamplingConfig(samples_per_prompt=1), [Prompt(str(i), [1]) for i in range(1000)]
+for sequences in (64, 256):
+    Call(prompts, config, (), engines=1, max_num_seqs=sequences, stall_timeout_s=60.0)
+    print(sequences)
+"""
+    command = [sys.executable, "-P", "-c", program]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert ended.stdout == "64\n"
+    line = ended.stderr.splitlines()[-1]
+    assert "ulimit -Hn: 400 open files; expected at least 5" in line and line.endswith(
+        "for 321 requests at a time; lower engine.max_num_seqs in the profile, or raise the limit"
+    )

@@ -176,9 +176,15 @@ def test_the_compile_cache_is_bounded_and_keeps_what_may_be_in_use(
         (root / name / "graph").write_bytes(bytes(100))
         then = time.time() - days * 86_400
         os.utime(root / name, (then, then))
-    compile_cache.prepare(limit_bytes=250)
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(root))
+    monkeypatch.setattr(compile_cache, "LIMIT_BYTES", 250)
+    compile_cache.prepare()
+    assert len(list(root.glob("*/*"))) == len(ages), "a folder that others use too"
+    monkeypatch.delenv("VLLM_CACHE_ROOT")
+    compile_cache.prepare()
     assert {str(path.relative_to(root)) for path in root.glob("*/*")} == {"inductor/recent", "torch_compile_cache/new"}
-    compile_cache.prepare(limit_bytes=0)
+    monkeypatch.setattr(compile_cache, "LIMIT_BYTES", 0)
+    compile_cache.prepare()
     assert [path.name for path in root.glob("*/*")] == ["new"]
     assert all(value.startswith(str(root)) for value in compile_cache.environment().values())
 

@@ -9,15 +9,19 @@ from artifacts.errors import BadInputError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref
+from artifacts.store.store import Store
 from flows.checks.named import check_named
+from flows.cli.solve import model_folder
 from flows.config.recipes import load_recipe
+from flows.lookup.checkpoints import check_checkpoint, find_checkpoint, trained_sampling
 from stages.context import StageContext
 from stages.models.adapter_config import AdapterConfig
 from stages.models.adapters import base_of, read_adapter_config
 from stages.models.exporting.folder import full_folder
 from stages.models.from_scratch import ScratchModel, make_scratch
-from stages.models.source import FolderModel
+from stages.models.source import FolderModel, StoredModel
 from stages.models.tensors import check_weights
+from stages.models.tokenizers.chat import ChatTokenizer
 from stages.optional.adopt import adopt
 from tests.support.adapters import CONFIG, save_adapter
 
@@ -80,6 +84,50 @@ def test_a_recipe_that_cannot_continue_its_adapter_is_refused_before_it_runs(
     other = recipe.model_copy(update={"model": FolderModel(path=str(wide), adapter=str(adapter))})
     with pytest.raises(BadInputError, match="an adapter of another base"):
         check_named(other, ctx.store)
+
+
+@pytest.mark.parametrize("source", ["folder", "checkpoint"])
+def test_a_recipe_named_as_a_checkpoint_is_its_model_with_the_adapter(
+    ctx: StageContext, base: Ref[Checkpoint], tmp_path: Path, source: str
+) -> None:
+    folder = ctx.local_folder(base)
+    adapter = save_adapter(tmp_path / "adapter", folder)
+    where = {"folder": f"path = '{folder}'", "checkpoint": f"name = '{base.key}'"}[source]
+    named = recipe_of(tmp_path, f"source = '{source}'\n{where}\nadapter = '{adapter}'")
+    found = find_checkpoint(named, ctx.store)
+    asked = model_folder(found, ctx.store, tmp_path / "asked")
+    assert base_of(asked) == folder and read_adapter_config(asked) == CONFIG
+    assert check_weights(full_folder(asked, tmp_path / "full")) and ChatTokenizer(asked).prompt_text("a")
+    if source == "checkpoint":
+        assert found == StoredModel(name=base.key, adapter=str(adapter))
+        assert trained_sampling(named, ctx.store) is None
+    adopted = adopt(ctx, str(adapter), base, out=address(ctx))
+    twice = StoredModel(name=adopted.key, adapter=str(adapter))
+    with pytest.raises(BadInputError, match="a second adapter over models/adopted; expected a base without one"):
+        model_folder(twice, ctx.store, tmp_path / "twice")
+
+
+def test_a_recipe_named_as_a_checkpoint_is_its_model_with_the_prompt_of_the_recipe(
+    ctx: StageContext, base: Ref[Checkpoint], tmp_path: Path
+) -> None:
+    folder = ctx.local_folder(base)
+    for number, path in enumerate((str(folder), folder.as_uri(), "memory://asked")):
+        if path.startswith("memory"):
+            copy = Store.open(path)
+            for file in folder.iterdir():
+                copy.upload(file, file.name)
+        named = recipe_of(tmp_path, f"source = 'folder'\npath = '{path}'\nsystem_prompt = 'Be brief.'")
+        asked = model_folder(find_checkpoint(named, ctx.store), ctx.store, tmp_path / str(number))
+        assert "Be brief." in ChatTokenizer(asked).prompt_text("2 + 2 = ?")
+        check_checkpoint(named, ctx.store)
+        plain = model_folder(FolderModel(path=path), ctx.store, tmp_path / f"{number}-plain")
+        assert (plain == folder) == (not path.startswith("memory")), "a local folder is not copied"
+
+
+def recipe_of(folder: Path, model: str) -> str:
+    """Writes a recipe with a section `model`, and returns its name as a checkpoint."""
+    (folder / "asked.toml").write_text(f"title = 't'\niterations = 1\n[model]\n{model}\n")
+    return f"recipe:{folder / 'asked.toml'}"
 
 
 def make_wide(folder: Path) -> Path:

@@ -22,7 +22,7 @@ from stages.context import Profile, StageContext
 from stages.environments.generate import TIERS, generate
 from stages.environments.logic_puzzles.answers import write_answer
 from stages.environments.puzzle import Puzzle
-from stages.environments.tables import to_table
+from stages.environments.tables import graded_texts, puzzles_by_id, to_table
 from stages.models.from_scratch import ScratchModel
 from stages.models.source import materialise
 from stages.models.tokenizers.chat import ChatTokenizer
@@ -67,10 +67,13 @@ def a_set(ctx: StageContext, puzzles: Sequence[Puzzle], key: str = "puzzles/set"
     return attempt.publish()
 
 
-def a_model(ctx: StageContext, puzzles: Sequence[Puzzle]) -> Ref[Checkpoint]:
-    attempt = publish(ctx, Checkpoint, "models/small")
+def a_model(ctx: StageContext, puzzles: Sequence[Puzzle], *, thinks: bool = False) -> Ref[Checkpoint]:
+    """Publishes a model; the chat template of one that thinks opens a thought."""
+    attempt = publish(ctx, Checkpoint, "models/thinks" if thinks else "models/small")
     with attempt.folder(ctx.scratch) as folder:
         materialise(SMALL, folder, texts=[text for p in puzzles for text in (p.prompt, write_answer(p))])
+        if thinks:
+            (folder / "chat_template.jinja").write_text("{{ messages[0]['content'] }}{{ '<think>\\n' }}")
     return attempt.publish()
 
 
@@ -318,6 +321,28 @@ def test_the_solver_teaches_and_a_corruption_is_a_control(ctx: StageContext, puz
     with pytest.raises(BadInputError, match=r"distil\.texts\.puzzles: 7, more than the 6 train puzzles"):
         config = DistilConfig(puzzles=7)
         selected(ctx, config, None, own, model, key="more")
+
+
+@pytest.mark.parametrize("corruption", [None, {"kind": "delete_steps", "share": 1.0}])
+def test_texts_end_the_thought_that_the_students_template_opens(
+    ctx: StageContext, puzzles: list[Puzzle], corruption: dict[str, Any] | None
+) -> None:
+    """Those of the solver and of a teacher without thoughts; a thought that a teacher has ended stays ended, also if
+    its steps are deleted."""
+    own, teacher, student = a_set(ctx, puzzles), a_model(ctx, puzzles), a_model(ctx, puzzles, thinks=True)
+    config = DistilConfig.model_validate({"written": "terse", "corruption": corruption})
+    thought = f"<think>\nSo it was.\n</think>\n\n{write_answer(puzzles[1])}"
+    given = [(puzzles[0], [(write_answer(puzzles[0]), "stop")]), (puzzles[1], [(thought, "stop")])]
+    for name, source in (("solver", None), ("rollouts", rollouts_of(ctx, given, teacher))):
+        table = kept_texts(ctx, selected(ctx, config, source, own, student, key=f"texts/{name}"))
+        known = puzzles_by_id(to_table(puzzles), thought_opened=True)
+        pairs = list(zip(table["text"], table["prompt_id"], strict=True))
+        assert all(graded.exact for graded in graded_texts(pairs, known, "strict"))
+        starts = [text.startswith("\n</think>\n") for text in table["text"]]
+        assert starts == ([True] * TRAIN if source is None else [True, False])
+        assert [tokens is None for tokens in table["token_ids"]][-1] == (source is None or corruption is not None)
+    plain = kept_texts(ctx, selected(ctx, config, source, own, teacher, key="plain"))
+    assert not any(text.startswith("\n</think>") for text in plain["text"])
 
 
 def test_tokens_of_the_same_tokenizer_are_kept_as_they_were_sampled(ctx: StageContext, puzzles: list[Puzzle]) -> None:

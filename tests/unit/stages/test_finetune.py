@@ -189,6 +189,18 @@ def test_the_base_stays_the_reference_and_is_part_of_the_identity(run: Run) -> N
         run.step("lost", 1, Weights(run.model), **settings)
 
 
+def test_other_parameters_are_trained_from_the_stored_state_or_with_a_fresh_optimizer(run: Run) -> None:
+    """The workers still hold the state of all parameters, which the next job cannot use as it is."""
+    first = run.step("widest", 1, Weights(run.model))
+    attention = run.step("fewer", 2, first, trainable={"parameters": "attention"})
+    before, after = run.tensors(first.checkpoint), run.tensors(attention.checkpoint)
+    moved = {name for name, tensor in after.items() if not torch.equal(tensor, before[name])}
+    assert moved == {name for name in after if "self_attn" in name and "_proj" in name}
+    fresh = run.step("fresh", 3, Weights(attention.checkpoint), trainable={"parameters": "lora", "rank": 2})
+    assert holds_adapter(Artifact.open(run.store, fresh.checkpoint).manifest)
+    assert base_ref(run.store, fresh.checkpoint) == attention.checkpoint
+
+
 def test_a_lora_run_publishes_adapters_over_one_base(run: Run, tmp_path: Path) -> None:
     """Trained, continued by another trainer, carried over, merged on request: the base is stored once."""
     lora = {"trainable": {"parameters": "lora", "rank": 2}, "reference": "periodic", "reference_iterations": 1}

@@ -382,15 +382,16 @@ def test_a_length_reward_as_a_user_writes_it_is_the_built_in_one(tmp_path: Path)
 
 
 def test_a_reward_of_ones_own_gets_item_grade_and_tokens_and_may_fail(stages: Stages, tmp_path: Path) -> None:
-    """The completion without an answer fails; the identity holds the code, not its folder."""
+    """The completions without an answer fail; the identity holds the code, not its folder."""
     code = (
         "def reward(completion, item, grade, tokens):\n"
         "    assert completion, item['prompt'] and item['solution']\n"
         "    return len(completion.splitlines()) + grade.accuracy + 10 * tokens.completion + 100 * tokens.limit\n"
     )
     settings = own_reward(tmp_path, code)
-    grades, _, _, _ = stages.run({"reward": {"truncated": "graded", **settings}}, {})
+    grades, facts, _, _ = stages.run({"reward": {"truncated": "graded", **settings}}, {})
     assert grades["reward"].to_list()[:2] == [5 + 1.0 + 10 + 400, 0.0]
+    assert facts["function/failed"] == 3
     held = Artifact.at(stages.store, "grades").manifest.identity.config["reward"]["function"]
     assert held == {"name": "mine.py:reward", "sha256": settings["function"]["sha256"]}
 
@@ -401,6 +402,10 @@ def test_a_reward_of_ones_own_gets_item_grade_and_tokens_and_may_fail(stages: St
         ("def reward(completion, item, grade, tokens):\n    return 'high'\n", "returned 'high'"),
         ("def reward(completion, item, grade, tokens):\n    return float('nan')\n", "returned nan"),
         ("def reward(text):\n    return 1.0\n", "cannot be loaded .*write def reward"),
+        (
+            "def reward(completion, item, grade, tokens):\n    return item['level']\n",
+            r"fails for each of 6 completions \(raised KeyError: 'level'\)",
+        ),
         (
             "import os\ndef reward(completion, item, grade, tokens):\n    return int.from_bytes(os.urandom(4))\n",
             r"returned [0-9.]+ and then [0-9.]+ for the same completion",

@@ -43,6 +43,7 @@ def test_a_merge_is_an_artifact_like_others_and_a_source_of_a_run(ctx: StageCont
         source, unused = StoredModel(name=merged.key), Ref[Puzzles]("Puzzles", "puzzles/unused", "0" * 64)
         stored = fetched_source(Stages(ctx, current_view(), permit), source, unused)
     assert (again, again.reused, stored) == (merged, True, merged)
+    assert not (ctx.scratch / "merge").exists(), "a run would keep it to its end"
     assert find_checkpoint(merged.key, ctx.store) == merged
     assert hidden_size_of(source, ctx.store) == SHAPE.hidden
     assert hidden_size_of(MergedModel(models=(merged.key,), base=base.key), ctx.store) == SHAPE.hidden

@@ -14,11 +14,14 @@ from pydantic import ValidationError
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError, TransientError
 from artifacts.reading import Artifact
-from artifacts.refs import Batch, Grades, Report
-from artifacts.schemas import BY_TOOL, GRADES, GRADES_FILE, RESULTS, ROLLOUTS
+from artifacts.refs import Answers, Batch, Grades, Report
+from artifacts.schemas import ANSWERS, ANSWERS_FILE, BY_TOOL, GRADES, GRADES_FILE, RESULTS, ROLLOUTS
 from artifacts.store.store import Store
 from artifacts.tensors import BATCH_FILE, PackedBatch
 from flows.config.recipe import Recipe
+from flows.lookup.history import IterationRecord
+from flows.lookup.rollouts import sampled_shards
+from stages.answer import AnswerConfig, AskedCheckpoint, answer
 from stages.context import Profile, StageContext
 from stages.environments.generate import TIERS, ZebraConfig, generate
 from stages.environments.puzzle import Puzzle
@@ -96,6 +99,26 @@ def told_words(row: dict[str, Any], tokenizer: ChatTokenizer) -> str:
     """The text of the tokens that the tool wrote."""
     pairs = zip(row["completion_token_ids"], row[BY_TOOL], strict=True)
     return tokenizer.decode([token for token, tool_output in pairs if tool_output])
+
+
+def test_a_benchmark_and_a_data_set_count_the_tokens_that_the_model_wrote(opened: Opener) -> None:
+    place = opened()
+    rollouts = place.sampled(TOOL)
+    rows = Artifact.open(place.ctx.store, rollouts).read_tables(ROLLOUTS).sort("group", "sample")
+    own = [marks.count(False) for marks in rows[BY_TOOL].to_list()]
+    assert sum(own) < rows["completion_token_ids"].list.len().sum()
+    config = AnswerConfig(puzzles=12, samples=1, asked=AskedCheckpoint(sampling=TOOL.sampling))
+    out = ArtifactAddress(place.ctx.store, "answers/x", Answers)
+    answers = answer(place.ctx, config, place.puzzles, place.weights, split="val", out=out)
+    table = Artifact.open(place.ctx.store, answers).read_table(ANSWERS_FILE, ANSWERS)
+    assert dict(table.select("prompt_id", "completion_tokens").iter_rows()) == dict(
+        zip(rows["prompt_id"], own, strict=True)
+    )
+    grades = ArtifactAddress(place.ctx.store, "grades", Grades)
+    graded = grade(place.ctx, GradeConfig(), rollouts, place.puzzles, out=grades)
+    record = IterationRecord(1, {"grade": Artifact.open(place.ctx.store, graded).manifest})
+    shown = pl.concat(sampled_shards(record, place.ctx.store)).sort("group", "sample")
+    assert shown["completion_tokens"].to_list() == own
 
 
 def test_transcripts_through_the_loop_are_all_right(opened: Opener, model: Path, puzzles: list[Puzzle]) -> None:

@@ -172,6 +172,7 @@ def test_values_are_those_before_the_model_learns_and_then_they_explain_the_rewa
     assert all(set(row) == {reward} for row, reward in zip(advantages["advantages"], values["reward"], strict=True))
     assert lab.facts(first.values)["explained_variance/all"] == 0.0
     assert len(lab.facts(first.critic.checkpoint)["steps"]) == 12
+    assert not list(lab.ctx.scratch.rglob("*batch*")), "what was packed for the critic is gone"
     config = CONFIG.model_copy(update={"length_alpha": 1.0, "normalise": "batch"})
     second = lab.value("run/2", first.critic, config)
     assert lab.facts(second.values)["explained_variance/first_token"] > 0.5
@@ -276,6 +277,14 @@ def test_a_critic_with_another_head_is_refused_though_its_state_would_load(lab: 
         pytest.raises(BadInputError, match="a critic with a linear head; expected a bounded head"),
     ):
         lab.value("bounded", trained, bounded, cold)
+
+
+def test_rollouts_beyond_the_context_of_the_critic_are_refused(lab: Lab, tmp_path: Path) -> None:
+    attempt = ArtifactAddress(lab.store, "short", Checkpoint).attempt(Identity.of("fetch", 1, {"key": "short"}))
+    with attempt.folder(tmp_path) as model:
+        save_model(model, "Qwen2", tie_word_embeddings=True, max_position_embeddings=6)
+    with pytest.raises(BadInputError, match=r"value\.source: a prompt .* has 8 tokens; expected at most 6, .* short"):
+        lab.value("run/short", Weights(attempt.publish()))
 
 
 def test_rollouts_of_another_tokenizer_are_refused(lab: Lab, tmp_path: Path) -> None:

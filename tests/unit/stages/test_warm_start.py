@@ -12,7 +12,7 @@ import pytest
 from artifacts.errors import BadInputError
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from stages.environments.generate import TIERS, generate
-from stages.environments.tables import to_table
+from stages.environments.tables import graded_texts, puzzles_by_id, to_table
 from stages.models.from_scratch import ScratchModel
 from stages.models.source import materialise
 from stages.models.tokenizers.chat import ChatTokenizer
@@ -40,6 +40,21 @@ def test_every_text_is_taught_to_its_end(table: pl.DataFrame, tokenizer: ChatTok
     written = [tokenizer.decode(list(group.branches[0].tokens)) for group in groups]
     assert written == taught_texts(table, "plain")
     assert {group.branches[0].tokens[-1] for group in groups} == {tokenizer.eos_ids[0]}
+
+
+@pytest.mark.parametrize(("ending", "mark"), [("<think>\\n", "\n</think>\n"), ("", "")])
+@pytest.mark.parametrize("text", ["answers", "derivations"])
+def test_what_is_taught_can_be_graded_after_a_thought_that_the_template_opens(
+    table: pl.DataFrame, tokenizer: ChatTokenizer, tmp_path: Path, ending: str, mark: str, text: str
+) -> None:
+    materialise(SMALL, tmp_path / "thinks", texts=[*table["prompt"], *taught_texts(table, None)])
+    template = "{{ messages[0]['content'] }}{{ '" + ending + "' }}"
+    (tmp_path / "thinks/chat_template.jinja").write_text(template)
+    thinks, config = ChatTokenizer(tmp_path / "thinks"), WarmStartConfig.model_validate({"text": text})
+    written = [thinks.decode(list(group.branches[0].tokens)) for group in taught_groups(config, table, thinks)]
+    assert written == [f"{mark}{plain}" for plain in taught_texts(table, config.taught)]
+    known = puzzles_by_id(table, thought_opened=bool(mark))
+    assert all(graded.exact for graded in graded_texts(zip(written, table["prompt_id"], strict=True), known, "strict"))
 
 
 def test_a_row_that_would_cut_a_text_is_refused(table: pl.DataFrame, tokenizer: ChatTokenizer) -> None:

@@ -180,6 +180,15 @@ def test_a_further_machine_says_why_it_does_not_join(tmp_path: Path) -> None:
             node.kill()
 
 
+def test_a_further_machine_that_looks_while_the_layout_is_written_reads_a_whole_one(tmp_path: Path) -> None:
+    queue = JobQueue(tmp_path)
+    queue.write_hardware(TrainHardware(threads=1))
+    with (tmp_path / "hardware.json").open() as early:
+        queue.write_hardware(TrainHardware(threads=2))
+        assert TrainHardware.model_validate_json(early.read()).threads == 1
+    assert queue.hardware().threads == 2 and [path.name for path in tmp_path.iterdir()] == ["hardware.json"]
+
+
 def test_a_further_machine_passes_over_groups_that_others_can_write_to(tmp_path: Path) -> None:
     """They would have it run what they like."""
     for name in ("group-own", "group-open", "group-elsewhere"):

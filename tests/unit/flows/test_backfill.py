@@ -1,0 +1,38 @@
+"""The checkpoints that a backfill evaluates, also of a run whose refresh was interrupted."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from artifacts.address import ArtifactAddress
+from artifacts.errors import BadInputError
+from artifacts.reading import Artifact
+from artifacts.refresh import Refresh
+from artifacts.refs import Checkpoint
+from artifacts.store.store import Store
+from flows.backfill import BackfillRequest, requested_checkpoints
+from flows.lookup.history import read_run
+from tests.support.made_run import make_run
+
+BEST = BackfillRequest(runs=["made"], suite="s", checkpoints="best")
+LATER = datetime.now(UTC) + timedelta(hours=1)
+
+
+def test_the_best_is_the_promoted_one_unless_it_is_being_made_again() -> None:
+    store = Store.open("memory://backfill-best")
+    layout = make_run(store)
+    record = read_run(store, "made")
+    assert record.promoted is not None and record.promoted.iteration == 4
+    (best,) = requested_checkpoints(record, BEST)
+    assert (best.iteration, best.checkpoint) == (4, record.promoted.checkpoint)
+
+    made = Artifact.at(store, layout.iteration(4, "checkpoint"))
+    address = ArtifactAddress(store, made.key, Checkpoint, Refresh({"finetune": LATER}, LATER))
+    assert address.find(made.manifest.identity) is None  # as a refresh that is then killed
+    with pytest.raises(BadInputError, match="the promoted checkpoint, made@4, is being made again; continue the run"):
+        requested_checkpoints(read_run(store, "made"), BEST)
+    attempt = address.attempt(made.manifest.identity)
+    attempt.write_bytes("config.json", b"other weights")
+    attempt.publish(made.manifest.facts)
+    with pytest.raises(BadInputError, match="is being made again"):
+        requested_checkpoints(read_run(store, "made"), BEST)
