@@ -187,6 +187,17 @@ def auth_string_of(url: str | None, home: Path) -> str | None:
 
 
 @contextmanager
+def _lock_file(home: Path, name: str) -> Generator[int]:
+    """Yields the descriptor of a lock file in a data folder; both are made if they are missing."""
+    private_folder(home)
+    descriptor = os.open(home / name, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
 def installation_lock(home: Path) -> Generator[None]:
     """Keeps other `up` and `down` of a data folder out, which would start, end and record the same processes.
 
@@ -195,17 +206,13 @@ def installation_lock(home: Path) -> Generator[None]:
     Raises:
         BadInputError: One is at work.
     """
-    private_folder(home)
-    descriptor = os.open(home / "up.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
+    with _lock_file(home, "up.lock") as descriptor:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             working = "another `up` or `down` is at work for this folder"
             raise BadInputError(str(home), working, "one at a time", "try again when it has ended") from error
         yield
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
@@ -216,9 +223,7 @@ def database_lock(home: Path) -> Generator[tuple[int, datetime | None]]:
     earlier and that the database lists as running are dead. A child process that inherits the descriptor keeps the lock
     until it ends, even if its parent ends earlier.
     """
-    private_folder(home)
-    descriptor = os.open(home / "in-use.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
+    with _lock_file(home, "in-use.lock") as descriptor:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             alone_since = datetime.now(UTC)
@@ -226,8 +231,6 @@ def database_lock(home: Path) -> Generator[tuple[int, datetime | None]]:
             alone_since = None
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         yield descriptor, alone_since
-    finally:
-        os.close(descriptor)
 
 
 def start_server(
