@@ -62,7 +62,8 @@ def cuda_facts() -> CudaFacts:
 def missing_compilers() -> tuple[str, ...]:
     """Returns what triton, which compiles kernels for GPUs, lacks on this machine: empty if it lacks nothing.
 
-    It makes machine code with the `ptxas` of its own package, and a launcher for each kernel with a C compiler.
+    It makes machine code with the `ptxas` and the library of functions in its own package, and a launcher for each
+    kernel with a C compiler.
     """
     missing: list[str] = []
     compiler = os.environ.get("CC", "").split()
@@ -74,9 +75,12 @@ def missing_compilers() -> tuple[str, ...]:
     if triton is None or triton.origin is None:
         missing.append("triton")
     else:
-        own = Path(triton.origin).parent / "backends" / "nvidia" / "bin" / "ptxas"
-        if not any(os.access(path, os.X_OK) for path in (os.environ.get("TRITON_PTXAS_PATH", own), own)):
+        own = Path(triton.origin).parent / "backends" / "nvidia"
+        ptxas = own / "bin" / "ptxas"
+        if not any(os.access(path, os.X_OK) for path in (os.environ.get("TRITON_PTXAS_PATH", ptxas), ptxas)):
             missing.append("ptxas (of the package triton)")
+        if not Path(os.environ.get("TRITON_LIBDEVICE_PATH") or own / "lib" / "libdevice.10.bc").is_file():
+            missing.append("libdevice.10.bc (of the package triton)")
     return tuple(missing)
 
 

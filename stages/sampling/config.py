@@ -186,7 +186,7 @@ class EngineHardware(Config):
         "transient error",
     )
     reload_check_gib: float = Field(
-        default=4.0,
+        default=0.5,
         ge=0.0,
         le=100_000.0,
         description="GiB of weights whose checksums are compared after a reload: slices of every tensor of a larger "

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.bars import Bar, parser_of, progress, tell
-from tests.support.gpu import lacks_gpu
+from tests.support.gpu import gpu_is_in_use, lacks_gpu
 
 HERE = Path(__file__).parents[2]
 END_S = 20.0
@@ -112,6 +112,8 @@ def main() -> int:
     parser.add_argument("--trl-python", metavar="PATH", help="a Python that has TRL")
     options = parser.parse_args()
     if lacks_gpu(options.device, "runs the parts in their smallest form"):
+        return 2
+    if options.device == "cuda" and gpu_is_in_use():
         return 2
     parts, bars = dict[str, Any](), list[Bar]()
     for name, part in PARTS.items():

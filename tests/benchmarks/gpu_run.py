@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from artifacts.layout import RunLayout
+from flows.plan.cluster import gpu_of
+from stages.hardware.compute_type import cuda_devices
 from tests.support.bars import Bar, parser_of, progress, tell
 from tests.support.gpu import lacks_gpu
 
@@ -33,11 +35,11 @@ LARGE = {
         "source": "scratch", "hidden": 1536, "layers": 28, "heads": 12, "kv_heads": 2, "head_dim": 128,
         "intermediate": 8960, "init_std": 0.02, "max_positions": 4096,
     },
-    "prompts": 32, "samples": 32, "tokens": 1024, "gpus": "1x80",
+    "prompts": 32, "samples": 32, "tokens": 1024,
 }  # fmt: skip
 SMALL = {
     "model": {"source": "scratch", "hidden": 64, "layers": 2, "max_positions": 4096},
-    "prompts": 4, "samples": 4, "tokens": 32, "gpus": None,
+    "prompts": 4, "samples": 4, "tokens": 32,
 }  # fmt: skip
 
 
@@ -113,10 +115,14 @@ def facts(store: Path, part: str) -> dict[str, Any]:
     return json.loads(manifest.read_bytes())["facts"]
 
 
-def planned(recipe: Path, size: dict[str, Any], changes: Sequence[str]) -> dict[str, float]:
-    """Bytes that `plan` expects on the card at the fullest moment, and of the trainer alone."""
+def planned(recipe: Path, changes: Sequence[str]) -> dict[str, float]:
+    """Bytes that `plan` expects on this card at the fullest moment, and of the trainer alone; none of unknown kinds."""
+    card = cuda_devices()[0]
+    gpu = gpu_of(card.name, card.memory_bytes)
+    if gpu is None:
+        return {}
     command = [sys.executable, "-c", "from flows.cli.app import main; main()", "plan", "--recipe", recipe.name]
-    command += ["--gpus", size["gpus"], "--profile", "cuda", *changes, "--json"]
+    command += ["--gpus", f"1x{gpu.name}", "--profile", "cuda", *changes, "--json"]
     done = subprocess.run(command, cwd=recipe.parent, capture_output=True, text=True, check=True)
     memory = json.loads(done.stdout)["given"]["memory"]
     return {"card": max(memory[moment] for moment in ("sample", "train", "save")), "trainer": memory["trainer"]["peak"]}
@@ -149,7 +155,7 @@ def measure(device: str, turns: bool, folder: Path) -> dict[str, Any]:
         "first_evaluation_ends_s": first[1],
         "busy_while_sampling": card and card.busy(*sampled),
         "peak_bytes": card and {"card": card.peak_bytes(), "trainer": checkpoint["totals"]["peak_memory_bytes"]},
-        "planned_bytes": card and planned(recipe, size, changes),
+        "planned_bytes": card and planned(recipe, changes),
     }
 
 

@@ -15,12 +15,15 @@ pytestmark = pytest.mark.skipif(
 )
 
 SIZES = ("iterations=3", "puzzles.train=2600", "puzzles.test=64", "final.puzzles=64")
+ROOM = ("engine.memory_share=0.2", "engine.kv_cache_gib=2")
+"""Little of the card, so that these tests run side by side: pytest -n 4 tests/gpu."""
 START_LIMIT_S = 240.0
 
 
 @pytest.mark.parametrize("turns", [False, True], ids=["split", "turns"])
 def test_a_run_whose_flow_is_killed_goes_on_where_it_was(tmp_path: Path, turns: bool) -> None:
     changes = [word for size in SIZES for word in ("--set", size)]
+    changes += [word for setting in ROOM for word in ("--set-profile", setting)]
     if turns:
         changes += ["--set-profile", "engine.takes_turns=true"]
     run = Run(tmp_path, random.Random(1), ("--recipe", "answers_only", "--profile", "cuda", *changes))

@@ -39,7 +39,7 @@ def test_the_engine_gives_its_memory_to_the_trainer_and_takes_it_back(tmp_path: 
         folder.mkdir()
         make_scratch(ScratchModel(seed=seed), TEXTS, folder)
     engine = EngineHardware(
-        takes_turns=True, replicas=1, memory_share=0.5, kv_cache_gib=4.0, max_num_seqs=8, stall_timeout_s=300.0
+        takes_turns=True, replicas=1, memory_share=0.2, kv_cache_gib=4.0, max_num_seqs=8, stall_timeout_s=300.0
     )
     profile = Profile(engine=engine, trainer=TrainHardware(device="cuda"))
     store, log = Store.open(str(tmp_path / "store")), logging.getLogger(__name__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from artifacts.errors import DeerstalkerError, TransientError
@@ -172,10 +173,11 @@ class Replica:
                 self._check = self._weight_check(process, model_dir, weightless=True)
             self._loaded_base = model_dir
             return
-        with process.killed_if_stopped():
+        with process.killed_if_stopped(), ThreadPoolExecutor(1) as threads:
+            expected = threads.submit(self._check.expected, model_dir)  # hashing takes as long as loading
             weight_exchange.load(process.endpoint, model_dir, asleep=self._asleep)
         self._asleep = False
-        self._check.after_reload(model_dir)
+        self._check.after_reload(expected.result())
         self._loaded_base = model_dir
         self.reloads += 1
 

@@ -35,6 +35,10 @@ LEAST_COUNT = 2048
 _KEYS_WITHOUT_EFFECT = ("_name_or_path", "transformers_version", "use_cache", "torch_dtype", "dtype")
 
 
+TensorDigests = tuple[dict[str, str], dict[str, list[tuple[int, int]]]]
+"""SHA-256 (hex) of tensors by their names in an engine; and the spans that each was computed from, in weights."""
+
+
 class ReloadRefusedError(Exception):
     """The engine refused the weights; it must be restarted with the new folder."""
 
@@ -197,7 +201,7 @@ def spans_of(size: int, share: float) -> list[tuple[int, int]]:
 
 def tensor_digests(
     folder: Path, dtype: str, limit_bytes: int | None = None, names: Collection[str] | None = None
-) -> tuple[dict[str, str], dict[str, list[tuple[int, int]]]]:
+) -> TensorDigests:
     """Returns digests of a folder's tensors as an engine holds them, and what each was computed from.
 
     An engine holds the tensors of a folder after a cast; some it pads with zeros, and some it appends to others (query,
@@ -337,8 +341,15 @@ class WeightCheck:
         if missing := sorted(layers - kept):
             raise ReloadRefusedError(f"no tensor of layer {missing[0]} of the engine equals one of the folder's")
 
-    def after_reload(self, model_dir: Path) -> int:
+    def expected(self, model_dir: Path) -> TensorDigests:
+        """Returns what `after_reload` compares, as the folder has it; it can be computed while the engine loads."""
+        return tensor_digests(model_dir, self.dtype, self.limit_bytes, self.verbatim) if self.verbatim else ({}, {})
+
+    def after_reload(self, folder: TensorDigests) -> int:
         """Compares the engine with the folder just loaded and returns the number of tensors compared.
+
+        Args:
+            folder: What `expected` returned for it.
 
         Raises:
             ReloadRefusedError: A tensor differs from the folder's.
@@ -346,7 +357,7 @@ class WeightCheck:
         """
         if not self.verbatim:
             return 0
-        expected, slices = tensor_digests(model_dir, self.dtype, self.limit_bytes, self.verbatim)
+        expected, slices = folder
         loaded = self._engine_digests(slices)
         wrong = sorted(name for name in self.verbatim if loaded.get(name) != expected.get(name))
         if wrong:

@@ -274,6 +274,10 @@ class WorkerGroup:
             raise DiskFullError(*event["parts"])
         if event["kind"] == "out_of_memory":
             raise self._refused(event["message"].splitlines()[0])
+        if event["kind"] == "not_compiled":
+            log, tail = self._log_tail()
+            found = f"kernels did not compile ({_first_line(event['message'])})"
+            raise DeerstalkerError("trainer", found, "", f"`deerstalker doctor` names what compilers lack; {log}", tail)
         if event["transient"]:
             raise self._death(_first_line(event["message"]))
         raise DeerstalkerError("trainer", _first_line(event["message"]), "", *self._log_tail())

@@ -72,9 +72,17 @@ def _errors_reported(events: EventWriter, rank: int) -> Generator[None]:
         if refused_allocation(message):
             events.send("error", kind="out_of_memory", message=message, rank=rank)
             raise SystemExit(OUT_OF_MEMORY_STATUS) from error
-        # gloo and NCCL raise a plain RuntimeError for a lost peer, so every RuntimeError counts as transient.
-        events.send("error", kind="internal", message=message, rank=rank, transient=isinstance(error, RuntimeError))
+        kind = "not_compiled" if _is_of_compilation(error) else "internal"
+        # gloo and NCCL raise a plain RuntimeError for a lost peer, so every other RuntimeError counts as transient.
+        transient = isinstance(error, RuntimeError) and kind == "internal"
+        events.send("error", kind=kind, message=message, rank=rank, transient=transient)
         raise
+
+
+def _is_of_compilation(error: Exception) -> bool:
+    """Whether torch.compile raised it, whose module is not imported before something is compiled."""
+    module = sys.modules.get("torch._dynamo.exc")
+    return module is not None and isinstance(error, module.TorchDynamoException)
 
 
 def end_with_agent() -> None:

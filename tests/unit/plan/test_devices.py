@@ -156,6 +156,9 @@ def test_compilers_are_found_where_triton_looks_for_them(tmp_path: Path, monkeyp
     assert "ptxas (of the package triton)" in missing_compilers()
     (tmp_path / "ptxas").touch(0o755)
     monkeypatch.setenv("TRITON_PTXAS_PATH", str(tmp_path / "ptxas"))
+    assert "libdevice.10.bc (of the package triton)" in missing_compilers()
+    (tmp_path / "libdevice.10.bc").touch()
+    monkeypatch.setenv("TRITON_LIBDEVICE_PATH", str(tmp_path / "libdevice.10.bc"))
     (tmp_path / "Python.h").touch()
     assert missing_compilers() == ()
 

@@ -1,6 +1,7 @@
 """Real worker processes: warm and cold, one and two, killed, hung, orphaned."""
 
 import filecmp
+import json
 import os
 import shutil
 import subprocess
@@ -14,12 +15,15 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 from safetensors.torch import load_file
+from torch._dynamo.exc import TorchDynamoException
 
 from artifacts.errors import BadInputError, DeerstalkerError, DiskFullError, TransientError
 from artifacts.local.full_disk import DiskWatch
 from stages.training.job import LossConfig, ScoreJob, TrainJob
+from stages.training.worker_group.events import EventWriter
 from stages.training.worker_group.group import WorkerGroup, worker_output
 from stages.training.worker_group.hardware import TrainHardware
+from stages.training.worker_group.worker import _errors_reported
 from tests.support.jobs import train_job
 from tests.support.memory_limits import refuse_above
 from tests.support.tiers import long_except
@@ -182,6 +186,21 @@ def test_refused_memory_is_not_tried_again_and_says_what_to_change(folder: Path)
     assert not isinstance(failure.value, TransientError)
 
 
+def test_kernels_that_do_not_compile_are_not_compiled_again(folder: Path, group: WorkerGroup) -> None:
+    """A retry would end in the same way. The trainer compiles on GPUs only, so a function stands for its layers."""
+    path, broken = folder / "uncompiled.jsonl", {"cpp.cxx": ("/bin/false",), "fx_graph_cache": False}
+    with (
+        torch._inductor.config.patch(broken),
+        pytest.raises(TorchDynamoException),
+        _errors_reported(EventWriter(path), 0),
+    ):
+        torch.compile(lambda x: x.sin() + 1)(torch.ones(3))
+    group.start()
+    with pytest.raises(DeerstalkerError, match=r"kernels did not compile \(.*Error: .*`deerstalker doctor`") as failure:
+        group._fail(json.loads(path.read_text()))
+    assert not isinstance(failure.value, TransientError)
+
+
 def test_the_tail_of_a_log_is_what_the_workers_wrote() -> None:
     """torchrun adds a traceback of its own and a summary, which say less and are longer than the tail."""
     written = "Traceback (most recent call last):\nRuntimeError: gloo lost a peer\n"
@@ -198,9 +217,11 @@ def test_the_tail_of_a_log_is_what_the_workers_wrote() -> None:
 OWNER = """
 import sys, time
 from pathlib import Path
+from stages.training.worker_group.events import EventWriter
 from stages.training.worker_group.group import WorkerGroup
 from stages.training.job import TrainJob
 from stages.training.worker_group.hardware import TrainHardware
+from stages.training.worker_group.worker import _errors_reported
 group = WorkerGroup(TrainHardware(threads=1), Path(sys.argv[1]))
 group.start()
 group.wait_until_ready()
