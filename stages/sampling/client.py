@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from artifacts.errors import DeerstalkerError
+from artifacts.errors import BadInputError, DeerstalkerError
 from stages.sampling.completions import Completion, Completions, Logprobs, Tokens
 from stages.sampling.config import SamplingConfig
 from stages.sampling.endpoint import Endpoint
@@ -148,12 +148,21 @@ def checked(answer: Completions, expected: int, source: ReadyEngine) -> Sequence
 
     Raises:
         EngineLostError: The answer is inconsistent, or comes from other weights than those loaded.
+        BadInputError: A log-probability is not finite; the engine would compute the same again.
     """
     if len(answer.completions) != expected:
         raise EngineLostError(f"{len(answer.completions)} completions instead of {expected}")
     for item in answer.completions:
-        if len(item.logprobs) != len(item.token_ids) or not np.isfinite(item.logprobs).all():
+        if len(item.logprobs) != len(item.token_ids):
             raise EngineLostError(f"{len(item.token_ids)} tokens came with {len(item.logprobs)} log-probabilities")
     if source.weights_digest and set(answer.weight_versions) - {source.weights_digest}:
         raise EngineLostError(f"sampled by weights {answer.weight_versions} instead of {source.weights_digest}")
+    for item in answer.completions:
+        if (wrong := item.logprobs[~np.isfinite(item.logprobs)]).size:
+            raise BadInputError(
+                f"engine {source.endpoint.address}",
+                f"a completion with the log-probability {wrong[0]}",
+                "finite numbers",
+                "compute in bfloat16 or float32 (engine.dtype; elsewhere --dtype), or go on from an earlier checkpoint",
+            )
     return answer.completions

@@ -108,11 +108,14 @@ class Endpoint:
         """Sends a request over a new connection and returns the decoded JSON, or None for an empty response.
 
         Raises:
-            EndpointError, OSError, http.client.HTTPException: As `exchange`.
+            EndpointError, OSError, http.client.HTTPException: As `exchange`; or the response is no JSON.
         """
         connection = self.connect(timeout_s)
         try:
             data = self.exchange(connection, method, path, body)
         finally:
             connection.close()
-        return json.loads(data) if data else None
+        try:
+            return json.loads(data) if data else None
+        except ValueError as error:
+            raise http.client.HTTPException(f"a response that is no JSON: {data[:60]!r}") from error

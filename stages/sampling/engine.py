@@ -133,8 +133,8 @@ class Engine:
             tool: What answers the turns of completions, in this thread; None if they have one turn.
 
         Raises:
-            BadInputError: No weights are loaded, two prompts have the same id, or an engine refused a request, for
-                example because the prompt is too long.
+            BadInputError: No weights are loaded, two prompts have the same id, an engine refused a request, for example
+                because the prompt is too long, or its log-probabilities are not finite.
             TransientError: Engines were lost more often than `restarts` allows.
             DeerstalkerError: Memory was refused to an engine, or the engines were retired.
         """

@@ -5,6 +5,7 @@ engine elsewhere. The flow never imports it. What it adds by arguments that vLLM
 
 * `--middleware`: the key on every path (`engine_key.py`), and the route for whole completions (`generate_route.py`);
 * `--scheduler-cls`: requests are kept in the core until they have ended (`core_scheduler.py`);
+* `--logprobs-mode`: log-probabilities are those of the distribution that was sampled from, not those before it;
 * `--disable-log-stats`: vLLM's statistics would send a message in every step. The scheduler counts (`counts.py`).
 
 Key: every request must carry the key in the environment variable VLLM_API_KEY, whatever its path. Without the variable
@@ -45,6 +46,7 @@ OUR_ARGUMENTS = (
     "--middleware", "stages.sampling.generate_route.GenerateRoute",
     "--middleware", "stages.sampling.engine_key.DemandKey",  # the last one is asked first
     "--scheduler-cls", "stages.sampling.core_scheduler.scheduler",
+    "--logprobs-mode", "processed_logprobs",
     "--disable-log-stats",
 )  # fmt: skip
 

@@ -177,6 +177,7 @@ class Conversations:
 
         Raises:
             EngineLostError: The answer is inconsistent, or comes from other weights than those loaded.
+            BadInputError: A log-probability is not finite.
         """
         turns = answer.completions(self._config)
         group, samples = self._groups.pop(answer.prompt.prompt_id)

@@ -28,8 +28,9 @@ Generate = Callable[[Sequence[TokensPrompt], SamplingParams], list[RequestOutput
 
 
 def settings_of(arguments: list[str], kind: type[EngineArgs]) -> EngineArgs:
-    """Reads a server's arguments; those of the server alone have no effect."""
+    """Reads a server's arguments; those of the server alone have no effect. `server.py` adds the log-probabilities."""
     settings = kind.from_cli_args(make_arg_parser(FlexibleArgumentParser()).parse_args(arguments))
+    settings.logprobs_mode = "processed_logprobs"
     settings.disable_log_stats = True  # LLM's own default; a server counts for its /metrics
     return settings
 

@@ -265,6 +265,7 @@ def test_hopeless_completions_end_inside_the_engine(engine: Engine, models: dict
     assert computed == kept, "no token was computed that was not kept"
 
 
+@pytest.mark.long
 def test_a_dead_core_is_replaced_and_only_unfinished_groups_are_sampled_again(
     engine: Engine, models: dict[str, Path]
 ) -> None:

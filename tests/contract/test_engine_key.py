@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -20,12 +21,13 @@ from artifacts.errors import BadInputError
 from stages.hardware.compute_type import cpu_flags
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.tokenizers.chat import ChatTokenizer
-from stages.sampling.client import GroupSamples, Prompt
+from stages.sampling.client import GroupSamples, Prompt, ReadyEngine
 from stages.sampling.completions import GENERATE_PATH
 from stages.sampling.config import EngineHardware, SamplingConfig
 from stages.sampling.counts import COUNTS_PATH
 from stages.sampling.endpoint import Endpoint, EndpointError
 from stages.sampling.engine import Engine
+from stages.sampling.replicas.call import Answer, Call
 from stages.sampling.replicas.process import WITHOUT_NETWORK_AND_STATISTICS
 from tests.support.engine_facts import facts
 from tests.support.engines import TEXTS
@@ -160,6 +162,18 @@ def test_the_pool_samples_from_it_with_the_key_of_a_variable(
         assert facts(pool).process_ids == []
     assert sorted(group.prompt_id for group in groups) == ["p0", "p1", "p2", "p3"]
     assert {group.weights_digest for group in groups} == {"named by the flow"}
+
+
+def test_its_log_probabilities_are_those_of_what_it_sampled_from(server: Server, tmp_path: Path) -> None:
+    """With a single token to choose from, each has the log-probability 0; vLLM's default is those before `top_k`."""
+    asked = Prompt("p", ChatTokenizer(server.model).prompt_token_ids(TEXTS[0]))
+    config = SamplingConfig(samples_per_prompt=2, max_tokens=8, top_k=1)
+    source = ReadyEngine(Endpoint(server.url, KEY), "", "0", 0)
+    with Call([asked], config, (), engines=1, max_num_seqs=1, stall_timeout_s=60.0) as call:
+        call.join(source)
+        sampled = call.next(120.0)
+        assert isinstance(sampled, Answer)
+        assert not np.concatenate([one.logprobs for one in sampled.completions(config)]).any()
 
 
 def test_a_wrong_key_loads_nothing_and_names_the_variable(

@@ -29,7 +29,7 @@ def test_every_flipped_bit_is_named_on_a_server(rclone: S3Server, tmp_path: Path
     assert flip_bits(store, 20, tmp_path / "cache", seed=2) == {"files": 20, "detected": 20}
 
 
-@pytest.mark.parametrize("kind", long_except(KINDS, "directory", "moto"))
+@pytest.mark.parametrize("kind", long_except(KINDS, "directory"))
 def test_two_processes_race_and_agree(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     where = Place(kind, str(tmp_path / "store"))
     if kind != "directory":

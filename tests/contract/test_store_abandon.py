@@ -43,6 +43,7 @@ def interruptible() -> Generator[Callable[[], None]]:
         signal.signal(signal.SIGUSR1, before)
 
 
+@pytest.mark.long
 def test_a_signal_ends_a_transfer_after_the_parts_on_their_way(rclone: S3Server, tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     folder.mkdir()

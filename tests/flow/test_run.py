@@ -273,6 +273,7 @@ def test_a_finished_run_is_shown_in_80_columns(
     assert [line for line in shown.splitlines() if len(line) > 80] == []
 
 
+@pytest.mark.long
 def test_a_finished_run_is_read_not_repeated_though_it_was_pruned(
     story: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

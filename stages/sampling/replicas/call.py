@@ -44,6 +44,7 @@ class Member:
         window: Limit of its requests in flight.
         in_flight: Prompts that it is sampling, by id.
         connections: Open connections to it.
+        counts: Its counters as they were read last; None before.
         has_left: Set when it has left the call.
     """
 
@@ -51,6 +52,7 @@ class Member:
     window: Window
     in_flight: dict[str, Prompt] = field(default_factory=dict)
     connections: set[http.client.HTTPConnection] = field(default_factory=set)
+    counts: Counts | None = None
     has_left: threading.Event = field(default_factory=threading.Event)
 
 
@@ -73,6 +75,7 @@ class Answer:
 
         Raises:
             EngineLostError: The answer is inconsistent, or comes from other weights than those loaded.
+            BadInputError: A log-probability is not finite.
         """
         source = self.member.source
         return GroupSamples(
@@ -156,14 +159,16 @@ class Call:
     def __exit__(self, *error: object) -> None:
         for member in self._members:
             self.leave(member)
+        # All together: a thread that opens a connection to an address that is silent cannot be woken.
+        deadline = time.monotonic() + POLL_TIMEOUT_S + POLL_S
         for thread in self._threads:
-            thread.join(POLL_TIMEOUT_S + POLL_S)
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def join(self, source: ReadyEngine) -> Member:
         """Adds an engine, which takes prompts from now on, and returns its membership."""
         member = Member(source, Window(self._requests_per_engine))
         self._members.append(member)
-        targets = [self._work] * self._requests_per_engine + [self._watch]
+        targets = [self._work] * self._requests_per_engine + [self._poll, self._watch]
         threads = [threading.Thread(target=target, args=(member,), daemon=True) for target in targets]
         self._threads += threads
         for thread in threads:
@@ -260,15 +265,24 @@ class Call:
                 return  # the engine has left, and the prompt is back in the queue
         self._events.put(Answer(member, prompt, sampled, started - self._began_s, finished - started))
 
-    def _watch(self, member: Member) -> None:
-        """Polls the engine's counters, and reports the engine as lost if they do not change for the stall timeout."""
-        progress = LastProgress()
+    def _poll(self, member: Member) -> None:
+        """Reads the engine's counters until it leaves the call.
+
+        The timeout bounds a single socket operation only: an address that is silent, a name server or an answer that
+        drips can take much longer. So `_watch`, which must look often, does not wait for it.
+        """
         while not member.has_left.wait(POLL_S):
             with suppress(OSError, EndpointError, http.client.HTTPException):
-                endpoint = member.source.endpoint
-                counts = Counts.of_answer(endpoint.call("GET", COUNTS_PATH, timeout_s=POLL_TIMEOUT_S))
-                progress.observe((counts.steps, counts.tokens))
+                answer = member.source.endpoint.call("GET", COUNTS_PATH, timeout_s=POLL_TIMEOUT_S)
+                member.counts = counts = Counts.of_answer(answer)
                 member.window.observe(counts.preemptions, counts.waiting, counts.kv_cache_use)
+
+    def _watch(self, member: Member) -> None:
+        """Reports the engine as lost if its counters do not change for the stall timeout."""
+        progress = LastProgress()
+        while not member.has_left.wait(POLL_S):
+            if (counts := member.counts) is not None:
+                progress.observe((counts.steps, counts.tokens))
             if not member.in_flight:
                 progress.reset()
             elif (silent_s := progress.age_s) > self._stall_timeout_s:

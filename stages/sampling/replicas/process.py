@@ -62,7 +62,7 @@ def engine_arguments(
     arguments += ["--max-num-seqs", str(hardware.max_num_seqs)]
     arguments += ["--tensor-parallel-size", str(hardware.tensor_parallel_size)]
     arguments += ["--gpu-memory-utilization", str(hardware.memory_share)]
-    arguments += ["--generation-config", "vllm", "--logprobs-mode", "processed_logprobs"]
+    arguments += ["--generation-config", "vllm"]
     arguments += ["--enable-prefix-caching", "--disable-uvicorn-access-log", "--disable-fastapi-docs"]
     arguments += ["--uvicorn-log-level", "warning"]
     # Load only the files that were checked, whatever else is in the folder. The chat template replaces the model's own,

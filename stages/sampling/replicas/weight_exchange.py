@@ -14,6 +14,7 @@ import numpy as np
 
 from artifacts.local.input_files import read_regular
 from stages.models.adapters import ADAPTER_WEIGHTS, read_adapter_config
+from stages.models.shape import read_shape
 from stages.models.spellings import both_in_config
 from stages.models.tensor_file import ITEM_BYTES, data_start, read_header, to_bfloat16_bits
 from stages.models.tensors import StoredTensor, stored_tensors
@@ -114,11 +115,11 @@ def load_adapter(endpoint: Endpoint, folder: Path | None, digest: str, dtype: st
             return
         config = read_adapter_config(folder)
         ask = {"method": "adapter_digests", "kwargs": {"rank": config.rank}, "timeout": LOAD_TIMEOUT_S}
-        [loaded] = endpoint.call("POST", "/collective_rpc", ask, timeout_s=LOAD_TIMEOUT_S)["results"]
+        workers = endpoint.call("POST", "/collective_rpc", ask, timeout_s=LOAD_TIMEOUT_S)["results"]
     except EndpointError as error:
         raise ReloadRefusedError(str(error)) from error
     expected = adapter_digests(folder, config.scale, dtype)
-    if missing := Counter(expected) - Counter(loaded):
+    if missing := Counter(expected) - Counter(digest for worker in workers for digest in worker):
         raise ReloadRefusedError(f"{missing.total()} of {len(expected)} matrices of the adapter were not loaded")
 
 
@@ -161,9 +162,10 @@ def keeps_stale_head(endpoint: Endpoint, model_dir: Path) -> bool:
     """Returns whether a plain vLLM server would keep its old output head after a reload (see server.py).
 
     Raises:
+        BadInputError: The folder's config cannot be read.
         OSError, http.client.HTTPException, EndpointError: The engine could not be reached, or refused the request.
     """
-    if not json.loads((model_dir / "config.json").read_bytes()).get("tie_word_embeddings", False):
+    if not read_shape(model_dir).tied:
         return False
     return "device_config=cpu" in endpoint.call("GET", "/server_info", timeout_s=LOAD_TIMEOUT_S)["vllm_config"]
 

@@ -6,12 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from artifacts.errors import TransientError
 from tests.support.prefect_server import without_prefect
 
 _LIMIT_S = 600
 
 
+@pytest.mark.long
 def test_a_server_that_cannot_start_is_a_line_and_a_block(tmp_path: Path) -> None:
     """The server's own words are the reason, without the frames of its traceback."""
     command = [sys.executable, "-c", "from flows.cli.app import main; main()", "train", "--store", str(tmp_path)]

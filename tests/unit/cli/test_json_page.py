@@ -108,6 +108,7 @@ def test_a_page_that_differs_from_a_document_is_noticed(document: dict[str, Any]
         check_documented("report", document)
 
 
+@pytest.mark.long
 def test_documents_of_a_store(runs: Store, capsys: pytest.CaptureFixture[str]) -> None:
     at = ("--store", runs.url)
     check_documented("show", printed(capsys, "show", "made", *at), unmet=NOT_MADE | DAMAGE | PHASED)

@@ -43,6 +43,7 @@ def on_avx2() -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.long
 def test_a_cpu_without_native_bf16_computes_in_fp32(on_avx2: dict[str, Any]) -> None:
     assert on_avx2["choice"] == {"type": "fp32", "reason": "the CPU has neither avx512_bf16 nor amx_bf16"}
     assert (on_avx2["trainer"], on_avx2["engine"], on_avx2["avx512"]) == ("fp32", "float32", False)

@@ -416,6 +416,7 @@ def call(kind: str, name: str, out: Path, cwd: Path, standard_input: str = "for 
     return done.stdout.strip()
 
 
+@pytest.mark.long
 def test_a_conversion_runs_no_module_of_the_folder_it_is_called_in_and_reads_nothing(
     folder: Path, tmp_path: Path
 ) -> None:

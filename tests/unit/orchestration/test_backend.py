@@ -108,6 +108,7 @@ def returned(home: Path, killed: object) -> subprocess.CompletedProcess[str]:
     return _run(home, "ask as a page")
 
 
+@pytest.mark.long
 def test_the_server_ends_when_its_command_is_killed(
     killed: tuple[subprocess.CompletedProcess[str], list[str]],
 ) -> None:

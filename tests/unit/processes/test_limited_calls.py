@@ -140,6 +140,7 @@ def test_a_function_that_cannot_be_loaded_is_named(load: str, argument: int, rea
         LimitedCalls(load, argument, limit_s=30.0, workers=1).call("times", 1)
 
 
+@pytest.mark.long
 def test_stdout_stays_clean_and_nothing_outlives_a_killed_owner() -> None:
     """The call that outlives its owner is in C and holds Python's lock, so no thread of its process can end it."""
     program = f"""

@@ -27,6 +27,7 @@ def session() -> Generator[int]:
     process.wait()
 
 
+@pytest.mark.long
 def test_a_child_that_is_stopped_is_held_and_a_sleeping_one_is_not(session: int) -> None:
     watch = StoppedProcessWatch(lambda: session_processes(session))
     ended: list[float] = []

@@ -41,6 +41,7 @@ def manifests() -> int:
     return sum(isinstance(item, Manifest) for item in gc.get_objects())
 
 
+@pytest.mark.long
 def test_it_keeps_the_newest_manifests_and_shows_all_iterations(
     made: tuple[Store, RunLayout], shown: ShownRun, prefect_pages: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,10 +1,12 @@
 """The threads and connections of a call."""
 
 import resource
+import socket
 import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -91,6 +93,53 @@ def test_a_prompt_after_a_pause_loses_no_engine(monkeypatch: pytest.MonkeyPatch)
                 time.sleep(0.6)
                 call.put_first([Prompt(str(turn + 1), [1])])
             assert isinstance(call.next(120.0), Answer)
+
+
+class DripsCounts(ClosesIdleConnections):
+    """Sends the counters a space at a time without end, and completions never."""
+
+    timeout = 600.0
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "1000000")
+        self.end_headers()
+        with suppress(OSError):
+            while True:
+                self.wfile.write(b" ")
+                time.sleep(0.05)
+
+    def do_POST(self) -> None:
+        with suppress(OSError):
+            self.rfile.read()  # until the client closes the connection
+
+
+def test_an_engine_whose_counters_never_arrive_is_lost() -> None:
+    """Neither a short timeout of the request, nor one of each address of its name, bounds how long a look takes."""
+    config = SamplingConfig(samples_per_prompt=1)
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), DripsCounts)) as server:
+        engine = ReadyEngine(Endpoint(f"http://127.0.0.1:{server.server_address[1]}"), "w", "0", 0)
+        with Call([Prompt("0", [1])], config, (), engines=1, max_num_seqs=1, stall_timeout_s=1.0) as call:
+            call.join(engine)
+            loss = call.next(60.0)
+            assert isinstance(loss, EngineLoss) and loss.reason.startswith("no new token for ")
+
+
+def test_the_end_of_a_call_does_not_wait_for_each_request_to_a_silent_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that is being opened cannot be closed; each was waited for in turn."""
+    monkeypatch.setattr(call_module, "POLL_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(call_module, "POLL_S", 0.1)
+    config, prompts = SamplingConfig(samples_per_prompt=1), [Prompt(str(i), [1]) for i in range(64)]
+    with socket.socket() as silent, socket.socket() as first:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(0)  # with one connection that nobody accepts, the kernel answers no other
+        first.connect(silent.getsockname())
+        engine = ReadyEngine(Endpoint(f"http://127.0.0.1:{silent.getsockname()[1]}"), "w", "0", 0)
+        with Call(prompts, config, (), engines=1, max_num_seqs=64, stall_timeout_s=60.0) as call:
+            member = call.join(engine)
+            wait_until(lambda: len(member.in_flight) == 64, 120.0, poll_s=0.01)
+            began_s = time.monotonic()
+        assert time.monotonic() - began_s < 10.0
 
 
 class Together(ThreadingHTTPServer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
 import http.server
 import json
 import math
@@ -20,6 +21,7 @@ from pydantic import ValidationError
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch_file
 
+from artifacts.errors import BadInputError
 from stages.models.tensors import WEIGHTS_INDEX
 from stages.sampling.client import EngineLostError, Prompt, ReadyEngine, checked, request_body
 from stages.sampling.completions import Completion, Completions, from_bytes, to_bytes
@@ -29,6 +31,7 @@ from stages.sampling.endpoint import Endpoint, EndpointError
 from stages.sampling.replicas import compile_cache
 from stages.sampling.replicas.process import engine_arguments, engine_environment
 from stages.sampling.replicas.weight_exchange import same_shape, tensor_digests
+from stages.sampling.server import OUR_ARGUMENTS
 from tests.support.serving import serving
 
 
@@ -92,8 +95,6 @@ def test_an_answer_that_holds_together_is_taken() -> None:
     ("said", "expected"),
     [
         (answer([7, 8], [-0.5]), 1),
-        (answer([7], [-math.inf]), 1),
-        (answer([7], [math.nan]), 1),
         (answer([7], [-0.5], version="old"), 1),
         (answer([7], [-0.5]), 2),
     ],
@@ -101,6 +102,16 @@ def test_an_answer_that_holds_together_is_taken() -> None:
 def test_an_answer_that_does_not_hold_together_is_not_taken(said: Completions, expected: int) -> None:
     with pytest.raises(EngineLostError):
         checked(said, expected, SOURCE)
+
+
+@pytest.mark.parametrize("value", [-math.inf, math.nan])
+def test_a_log_probability_that_is_not_finite_is_named(value: float) -> None:
+    """A new engine would compute the same, so this one is not given up."""
+    problem = (
+        f"engine engine.sock: a completion with the log-probability {value}; expected finite numbers; compute in bf"
+    )
+    with pytest.raises(BadInputError, match=problem):
+        checked(answer([7, 8], [-0.5, value]), 1, SOURCE)
 
 
 def test_the_counts_of_several_cores_are_one_engines() -> None:
@@ -139,8 +150,12 @@ def test_the_engine_phones_nobody_and_takes_no_server_defaults() -> None:
     arguments = engine_arguments(hardware, Path("model"), Path("engine.sock"))
     assert "key" not in arguments
     assert arguments[arguments.index("--generation-config") + 1] == "vllm"
-    assert arguments[arguments.index("--logprobs-mode") + 1] == "processed_logprobs"
     assert arguments[arguments.index("--kv-cache-memory-bytes") + 1] == str(2**29)
+
+
+def test_every_server_returns_the_log_probabilities_of_what_it_sampled_from() -> None:
+    """Whoever starts it: vLLM's default is those before temperature, top-k and top-p."""
+    assert ("--logprobs-mode", "processed_logprobs") in pairwise(OUR_ARGUMENTS)
 
 
 def test_the_engine_reads_checked_weights_and_runs_no_code_and_no_template_of_a_model() -> None:
@@ -254,6 +269,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(b"0\r\n\r\n")
         elif self.path == "/announces":
             self.answer(b" " * (int(body) << 20))
+        elif self.path == "/page":
+            self.answer(b"<html>no engine</html>")
         elif self.path == "/refuse":
             self.answer(b"no such thing", 400)
         else:
@@ -282,6 +299,8 @@ def test_http_over_a_unix_socket(endpoint: Endpoint) -> None:
     assert endpoint.call("POST", "/echo", {"x": [1]}, timeout_s=120.0) == {"key": "Bearer secret", "body": {"x": [1]}}
     with pytest.raises(EndpointError, match="HTTP 400: no such thing"):
         endpoint.call("POST", "/refuse", {}, timeout_s=120.0)
+    with pytest.raises(http.client.HTTPException, match="no JSON: b'<html>no engine"):
+        endpoint.call("POST", "/page", {}, timeout_s=120.0)
 
 
 @pytest.mark.parametrize("path", ["/endless", "/announces"])

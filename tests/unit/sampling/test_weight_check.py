@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from stages.models.adapters import ADAPTER_WEIGHTS
 from stages.models.tensors import WEIGHTS
 from stages.sampling.endpoint import Endpoint
 from stages.sampling.replicas.weight_exchange import (
@@ -22,10 +23,14 @@ from stages.sampling.replicas.weight_exchange import (
     LEAST_COUNT,
     ReloadRefusedError,
     WeightCheck,
+    keeps_stale_head,
+    load_adapter,
     spans_of,
     tensor_digests,
 )
 from stages.sampling.replicas.weight_slices import WeightSlices
+from tests.support.adapters import CONFIG, save_adapter
+from tests.support.policies import ARCHITECTURES
 from tests.support.serving import serving
 from tests.support.trees import save_model
 
@@ -47,30 +52,47 @@ def in_engine(folder: Path) -> dict[str, Tensor]:
 
 
 class Worker(WeightSlices):
-    """The worker of an engine with these tensors."""
+    """The worker of an engine with these tensors, and with linear maps that have adapters."""
 
-    def __init__(self, tensors: dict[str, Tensor]) -> None:
+    def __init__(self, tensors: dict[str, Tensor], adapted: dict[str, SimpleNamespace] | None = None) -> None:
         self.tensors = tensors
-        self.model_runner = SimpleNamespace(get_model=lambda: self)
+        manager = SimpleNamespace(_adapter_manager=SimpleNamespace(modules=adapted or {}))
+        self.model_runner = SimpleNamespace(get_model=lambda: self, lora_manager=manager)
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         yield from self.tensors.items()
 
 
+def adapted(folder: Path) -> dict[str, SimpleNamespace]:
+    """The linear maps with the adapter of a folder as vLLM keeps it in bf16: with room for a larger rank, B scaled."""
+    tensors, modules = load_file(folder / ADAPTER_WEIGHTS), dict[str, SimpleNamespace]()
+    for name in [name for name in tensors if ".lora_A." in name]:
+        a, b = tensors[name].bfloat16(), tensors[name.replace(".lora_A.", ".lora_B.")].bfloat16() * CONFIG.scale
+        wider = nn.functional.pad(a, (0, 0, 0, 4)), nn.functional.pad(b, (0, 4))
+        modules[name] = SimpleNamespace(lora_a_stacked=[wider[0][None, None]], lora_b_stacked=[wider[1][None, None]])
+    return modules
+
+
 class Handler(BaseHTTPRequestHandler):
-    """Calls the methods of all workers."""
+    """Calls the methods of all workers, on a CPU."""
 
     workers: list[Worker]
     loaded: list[Worker]
+
+    def do_GET(self) -> None:
+        self.answer({"vllm_config": "model='model', device_config=cpu, seed=0"})
 
     def do_POST(self) -> None:
         text = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         body: dict[str, Any] = json.loads(text) if text else {}
         if body.get("method") == "reload_weights":
             Handler.workers = self.loaded
-        asked = body.get("method") == "weight_slice_digests"
+        asked = body.get("method") in ("weight_slice_digests", "adapter_digests")
         results = [getattr(worker, body["method"])(**body["kwargs"]) for worker in self.workers] if asked else []
-        answer = json.dumps({"results": results, "success": True}).encode()
+        self.answer({"results": results, "success": True})
+
+    def answer(self, said: dict[str, Any]) -> None:
+        answer = json.dumps(said).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
@@ -135,6 +157,35 @@ def test_one_of_several_processes_that_kept_its_old_weights_is_found(
         Handler.workers = [Worker(in_engine(before if place == stale else after)) for place in (0, 1)]
         with pytest.raises(ReloadRefusedError, match="are not the folder's"):
             check.after_reload(check.expected(after))
+
+
+def test_an_adapter_may_be_divided_among_processes_by_layers(
+    endpoint: Endpoint, folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """As pipeline parallelism divides it."""
+    adapter = save_adapter(tmp_path / "adapter", folders[0])
+    modules = adapted(adapter)
+    first = {name: module for name, module in modules.items() if ".layers.0." in name}
+    rest = {name: module for name, module in modules.items() if name not in first}
+    Handler.workers = [Worker({}, first), Worker({}, rest)]
+    load_adapter(endpoint, adapter, "w", "bfloat16", checked=True)
+    Handler.workers = [Worker({}, first), Worker({}, dict(list(rest.items())[1:]))]
+    with pytest.raises(ReloadRefusedError, match=rf"2 of {2 * len(modules)} matrices of the adapter were not loaded"):
+        load_adapter(endpoint, adapter, "w", "bfloat16", checked=True)
+
+
+@pytest.mark.parametrize(("name", "tied"), [("gemma3", True), ("smollm3", True), ("qwen2-untied", False)])
+def test_a_head_is_tied_where_the_family_ties_it_by_default(
+    endpoint: Endpoint, tmp_path: Path, name: str, tied: bool
+) -> None:
+    architecture, changes = ARCHITECTURES[name]
+    save_model(tmp_path / "model", architecture, **changes)
+    path = tmp_path / "model" / "config.json"
+    config = json.loads(path.read_bytes())
+    path.write_text(
+        json.dumps({key: value for key, value in config.items() if key != "tie_word_embeddings" or value is False})
+    )
+    assert keeps_stale_head(endpoint, tmp_path / "model") is tied
 
 
 def test_an_engine_that_keeps_no_tensor_of_a_layer_is_not_trusted(

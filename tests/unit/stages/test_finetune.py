@@ -201,6 +201,7 @@ def test_other_parameters_are_trained_from_the_stored_state_or_with_a_fresh_opti
     assert base_ref(run.store, fresh.checkpoint) == attention.checkpoint
 
 
+@pytest.mark.long
 def test_a_lora_run_publishes_adapters_over_one_base(run: Run, tmp_path: Path) -> None:
     """Trained, continued by another trainer, carried over, merged on request: the base is stored once."""
     lora = {"trainable": {"parameters": "lora", "rank": 2}, "reference": "periodic", "reference_iterations": 1}

@@ -4,9 +4,12 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
@@ -15,6 +18,7 @@ from stages.environments.puzzle import Puzzle
 from stages.models.tensors import WEIGHTS
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.sampling.client import GroupSamples, Prompt
+from stages.sampling.completions import Completion
 from stages.sampling.config import EngineHardware, SamplingConfig
 from stages.sampling.engine import Engine
 from tests.support.engine_facts import facts
@@ -104,6 +108,30 @@ def test_losses_beyond_the_restarts_are_handed_up(
     speakers[1].fails_after = 0
     with pytest.raises(TransientError, match=r"lost while \d+ groups were in flight: HTTP 500: .*out of order"):
         asked_of(speakers, puzzles, model, tmp_path, restarts=0)
+
+
+class Overflowed(Speaker):
+    """Its logits are not finite."""
+
+    loads = 0
+
+    def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
+        self.loads += path == "/update_weight_version"
+        return super().answer(method, path, body)
+
+    def completion(self, text: str) -> Completion:
+        said = super().completion(text)
+        return replace(said, logprobs=np.full_like(said.logprobs, np.nan))
+
+
+def test_log_probabilities_that_are_not_finite_end_sampling_and_no_engine(
+    puzzles: list[Puzzle], model: Path, tmp_path: Path
+) -> None:
+    """A new start would compute the same."""
+    speaker = Overflowed(model, {puzzle.prompt: [WRONG] * 3 for puzzle in puzzles})
+    with pytest.raises(BadInputError, match=r"the log-probability nan; expected finite numbers; compute in bfloat16"):
+        asked_of([speaker], puzzles, model, tmp_path, restarts=3)
+    assert speaker.loads == 1
 
 
 def test_damaged_weights_reach_no_engine(

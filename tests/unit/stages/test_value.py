@@ -267,6 +267,7 @@ def test_it_is_pretrained_on_stored_rollouts_and_knows_others(lab: Lab) -> None:
     assert lab.pretrain("pretrained", [pair[0] for pair in others], [pair[1] for pair in others]).reused
 
 
+@pytest.mark.long
 def test_a_critic_with_another_head_is_refused_though_its_state_would_load(lab: Lab, tmp_path: Path) -> None:
     """Both heads have a weight of one shape, so the state of a linear head would load and mean other values."""
     trained = lab.value("run/1").critic
