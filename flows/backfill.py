@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import Any, Literal
 
@@ -227,6 +227,17 @@ def open_contexts(store: Store, profile: Profile, width: int) -> Generator[Conte
         )
 
 
+def _report_address(store: Store, suite: str, item: RunCheckpoint) -> ArtifactAddress[Report]:
+    """Returns where the report of a checkpoint is, which is made again if the checkpoint was.
+
+    A request to redo `evaluate` means the run's own evaluations: what a suite measured of a pruned checkpoint could not
+    be measured again.
+    """
+    layout = RunLayout(item.run)
+    refresh = Refreshes.read(store, layout).at(None)
+    return ArtifactAddress(store, layout.suite(suite, item.iteration), Report, refresh and replace(refresh, stages={}))
+
+
 def _evaluated(
     request: BackfillRequest,
     configs: Mapping[str, EvaluateConfig],
@@ -237,11 +248,9 @@ def _evaluated(
     pool: ContextPool,
 ) -> Iterator[Ref[Report] | Exception]:
     def evaluate_one(item: RunCheckpoint) -> Ref[Report]:
-        layout = RunLayout(item.run)
-        # After a refresh of the checkpoint, its report replaces the report of the old checkpoint.
-        out = ArtifactAddress(
-            store, layout.suite(request.suite, item.iteration), Report, Refreshes.read(store, layout).at(None)
-        )
+        out = _report_address(store, request.suite, item)
+        if item.pruned:
+            return replace(Artifact.at(store, out.key, Report).ref, reused=True)
         with pool.one() as ctx:
             report = evaluate(ctx, configs[item.run], item.checkpoint, puzzles, split=split, out=out)
             ctx.remove_old_copies()

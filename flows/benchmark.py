@@ -38,7 +38,7 @@ from stages.answering.estimate import Estimate, estimate_purchase
 from stages.answering.limits import Budget
 from stages.answering.measured import BenchmarkedModel, check_graders, measured
 from stages.answering.prices import dollars
-from stages.answering.purchase import Service
+from stages.answering.purchase import REFUSALS, Service
 from stages.answering.stored import answers_key, missing_questions, stored_answers
 from stages.environments.thoughts import thought_opened
 from stages.evaluate import EvaluateConfig
@@ -178,7 +178,8 @@ class _Work:
             asyncio.run(_check_api(model))
         for model in models:
             if model.name in self._never_asked:
-                self._noting_failures(model, count=1, samples=1)
+                count = min(REFUSALS, len(self.chosen))  # a first question that is refused says little
+                self._noting_failures(model, count=count, samples=1)
                 if isinstance(error := self._failures.pop(model.name, None), BadInputError):
                     raise error
 

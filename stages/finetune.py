@@ -100,6 +100,8 @@ def finetune(
         BadInputError: The recipe needs a reference and there is none, or its vocabulary differs.
         DeerstalkerError: The trainer ran out of memory, or the checkpoint is of an unsupported family.
     """
+    if not config.carry_state:
+        weights = replace(weights, state=None)  # an earlier phase may have carried one
     reference = None if config.reference == "none" else weights.reference
     if config.reference != "none" and reference is None:
         raise BadInputError(

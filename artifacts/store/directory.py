@@ -95,7 +95,9 @@ class DirectoryBackend:
                 except FileExistsError:
                     if path.is_dir():
                         raise
-                    return False
+                    # On NFS, a repeated request finds the link that the first one made (link(2), BUGS).
+                    if not path.samefile(temporary):
+                        return False
                 synchronise_folder(path.parent)
         return True
 

@@ -217,8 +217,11 @@ class Recipe(Config):
 
     @property
     def longest_sampling(self) -> SamplingConfig:
-        """The settings by which iterations sample; in a run with phases, those of the phase with the highest limit."""
-        return longest([part.sample.sampling for part in self.parts])
+        """The settings by which iterations sample; in a run with phases, those of the phase with the highest limit.
+
+        A run without iterations samples only in its final evaluation.
+        """
+        return longest([part.sample.sampling for part in self.parts]) if self.iterations else self.final.sampled
 
     @property
     def most_in_flight(self) -> int | None:

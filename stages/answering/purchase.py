@@ -27,7 +27,7 @@ _TYPICAL_TOKENS = 1000.0
 """Length of an answer that the limit of tokens a minute assumes before the first answer, if no limit is sent."""
 _FROM_NOW_ON = (401, 402, 403, 404, 429)
 """HTTP statuses of refusals that do not depend on the prompt."""
-_REFUSALS = 3
+REFUSALS = 3
 """Number of questions, all refused before any is answered, from which the parameters are taken for the reason."""
 
 
@@ -186,7 +186,7 @@ class _Buyer:
 
     async def _first(self, client: ApiClient) -> None:
         """Asks one question at a time until one is answered; decides what those that were refused before it mean."""
-        while self._questions and not (self._answered or self._stop) and len(self._refused) < _REFUSALS:
+        while self._questions and not (self._answered or self._stop) and len(self._refused) < REFUSALS:
             await self._one(client, self._questions.popleft(), first=True)
         for question, error in self._refused:
             if self._answered:

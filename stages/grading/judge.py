@@ -179,8 +179,11 @@ def verdicts(
         known_good = not stored.filter(pl.col("outcome") != "failed").is_empty()
         buy(missing, config.asked, service, attempt, count, known_good=known_good)
         _, stored = stored_answers(store, config.asked, rollouts)
+    whole = stored.filter(pl.col("outcome") == "answered").select("answer", "text")
     replies = {wanted[answer]: text for answer, text in stored.select("answer", "text").iter_rows() if answer in wanted}
-    scores = {text: config.score(reply) for text, reply in replies.items()}
+    scores = dict.fromkeys(replies, None) | {  # a reply that was cut may end with any number
+        wanted[answer]: config.score(reply) for answer, reply in whole.iter_rows() if answer in wanted
+    }
     if scores and not any(score is not None for score in scores.values()):
         raise BadInputError(
             WHERE,

@@ -31,7 +31,7 @@ def judge_server(
     """Serves a judge while the block runs.
 
     Args:
-        rule: Returns the reply to a question; None refuses it.
+        rule: Returns the reply to a question, one that was cut if it ends with "..."; None refuses it.
         key: The key that it requires; None for none.
         states_usage: Whether a reply has the numbers of its tokens: 10 of the prompt and 2 of the reply.
     """
@@ -67,7 +67,8 @@ def judge_server(
             if (text := rule(question)) is None:
                 self.answer(400, {"error": {"message": "longer than the context"}})
                 return
-            reply = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop", "index": 0}
+            reason = "length" if text.endswith("...") else "stop"
+            reply = {"message": {"role": "assistant", "content": text}, "finish_reason": reason, "index": 0}
             body = {"id": f"reply-{len(judge.asked)}", "model": MODEL, "choices": [reply]}
             usage = {"usage": {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}}
             self.answer(200, body | usage if states_usage else body)

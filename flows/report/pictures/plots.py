@@ -66,7 +66,9 @@ def accuracy_plot(iterations: Sequence[IterationFigures]) -> bytes:
         points = [(item.number, measured.accuracy) for item in iterations if (measured := _measured(item, mode))]
         band(axes, points, colour, f"held-out, {mode}")
     rollouts = [
-        (item.number - 1, accuracy) for item in iterations if (accuracy := item.value("train_accuracy")) is not None
+        (item.number - 1 - int(item.value("iterations_behind") or 0), accuracy)
+        for item in iterations
+        if (accuracy := item.value("train_accuracy")) is not None
     ]
     if rollouts:
         numbers, means = zip(*rollouts, strict=True)

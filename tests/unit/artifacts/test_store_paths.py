@@ -1,5 +1,6 @@
 """What lies outside of a store is not touched, and an address that names none is refused in one line."""
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -222,3 +223,21 @@ def test_a_manifest_that_names_files_outside_of_its_folder_is_damage(tmp_path: P
     attempt.publish()
     (damage,) = verify(store).damaged
     assert (damage.file, damage.expected) == (f"{address.key}/{MANIFEST_NAME}", "names of files in its folder")
+
+
+def test_a_link_that_was_made_though_the_file_system_says_that_it_was_there_is_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS may answer so if its server ends before it has answered; see link(2)."""
+    link = os.link
+
+    def made_before(source: Path, target: Path) -> None:
+        if not target.exists():
+            link(source, target)
+        raise FileExistsError(errno.EEXIST, "exists", str(target))
+
+    monkeypatch.setattr(os, "link", made_before)
+    store = Store.open(str(tmp_path))
+    assert store._backend.create("a/manifest.json", b"ours")
+    assert not store._backend.create("a/manifest.json", b"another's")
+    assert store.read_bytes("a/manifest.json") == b"ours"

@@ -232,6 +232,11 @@ def test_an_evaluation_that_cuts_earlier_than_training_is_warned_of_when_the_run
     ]
 
 
+def test_checkpoints_that_only_texts_trained_are_measured_with_the_limits_of_the_final_evaluation() -> None:
+    """A run without iterations samples by nothing else."""
+    assert load_recipe("sky_t1").longest_sampling.max_tokens == 16384
+
+
 def test_a_checkpoint_of_a_run_is_measured_with_the_limits_of_its_training(
     made: tuple[Store, RunLayout], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

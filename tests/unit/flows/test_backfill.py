@@ -6,11 +6,12 @@ import pytest
 
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError
+from artifacts.identity import Identity
 from artifacts.reading import Artifact
-from artifacts.refresh import Refresh
+from artifacts.refresh import Refresh, record_request
 from artifacts.refs import Checkpoint
 from artifacts.store.store import Store
-from flows.backfill import BackfillRequest, requested_checkpoints
+from flows.backfill import BackfillRequest, _report_address, requested_checkpoints
 from flows.lookup.history import read_run
 from tests.support.made_run import make_run
 
@@ -36,3 +37,15 @@ def test_the_best_is_the_promoted_one_unless_it_is_being_made_again() -> None:
     attempt.publish(made.manifest.facts)
     with pytest.raises(BadInputError, match="is being made again"):
         requested_checkpoints(read_run(store, "made"), BEST)
+
+
+def test_a_request_to_redo_the_evaluations_of_a_run_outdates_no_report_of_a_suite() -> None:
+    """The checkpoint may be pruned, so that the report could not be made again."""
+    store = Store.open("memory://backfill-refreshed")
+    layout = make_run(store)
+    (best,) = requested_checkpoints(read_run(store, "made"), BEST)
+    identity = Identity.of("evaluate", 1, {}, weights=best.checkpoint)
+    attempt = _report_address(store, "s", best).attempt(identity)
+    attempt.publish({})
+    record_request(store, layout, ["evaluate"], LATER, ["evaluate"], last=4)
+    assert _report_address(store, "s", best).find(identity) is not None

@@ -91,6 +91,13 @@ def test_the_curves_have_a_mark_where_a_phase_begins(staged: tuple[Store, RunRec
         assert draw(figures) != draw(plain) == draw(plain)
 
 
+def test_rollouts_are_drawn_at_the_weights_that_sampled_them(staged: tuple[Store, RunRecord]) -> None:
+    _, record = staged
+    figures = [iteration_figures(item) for item in record.iterations]
+    ahead = [replace(item, values={**item.values, "iterations_behind": 1}) for item in figures]
+    assert accuracy_plot(ahead) != accuracy_plot(figures)
+
+
 def test_the_pages_name_the_phases_and_escape_their_names(staged: tuple[Store, RunRecord]) -> None:
     store, record = staged
     files = report_files(RunView(record, store))

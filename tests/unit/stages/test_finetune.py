@@ -201,6 +201,16 @@ def test_other_parameters_are_trained_from_the_stored_state_or_with_a_fresh_opti
     assert base_ref(run.store, fresh.checkpoint) == attention.checkpoint
 
 
+def test_a_phase_that_carries_no_state_begins_without_that_of_the_phase_before(run: Run) -> None:
+    first = run.step("carried", 1, Weights(run.model))
+    assert first.state is not None
+    second = run.step("carried", 2, first, carry_state=False)
+    assert "optimizer_state" not in Artifact.open(run.store, second.checkpoint).manifest.identity.inputs
+    alone = run.step("alone", 2, Weights(first.checkpoint), carry_state=False)
+    for name, tensor in run.tensors(alone.checkpoint).items():
+        assert torch.equal(tensor, run.tensors(second.checkpoint)[name]), name
+
+
 @pytest.mark.long
 def test_a_lora_run_publishes_adapters_over_one_base(run: Run, tmp_path: Path) -> None:
     """Trained, continued by another trainer, carried over, merged on request: the base is stored once."""

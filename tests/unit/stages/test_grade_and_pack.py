@@ -472,6 +472,13 @@ def test_a_reply_without_a_score_earns_nothing_and_none_with_one_is_an_error(sta
             )
 
 
+def test_a_reply_that_was_cut_has_no_score(stages: Stages) -> None:
+    """It may end with any number."""
+    with judge_server(lambda question: "4" if "A. 1" in question else "Adding 1 and 2, it gets 3...") as judge:
+        given = ask_judge(stages, judge)
+    assert (given.rewards, given.unread) == ([0.0, 1.6, 1.6], 1)
+
+
 def ask_judge(stages: Stages, judge: Judge, **settings: Any) -> Verdicts:
     """The judge's verdicts on three completions of 0, 1 and 2 answers, asked about in this order."""
     config = JudgeConfig.model_validate(judged(judge, concurrency=1, **settings)["judge"])
