@@ -89,8 +89,8 @@ def benchmark(request: BenchmarkRequest) -> Benchmark:
     """Asks every model every puzzle, grades the answers, and compares accuracy, tokens and cost.
 
     Stored answers are not bought again. Keys, addresses, models and graders are checked before anything is bought;
-    each new model's first question is asked before the second of any other. If a model fails, the others are still
-    asked.
+    each new model is asked its first question before the second of any other; if it refuses that, two more. If a model
+    fails, the others are still asked.
 
     Args:
         request: Models, puzzles, samples, budget, store and profile.
@@ -178,10 +178,16 @@ class _Work:
             asyncio.run(_check_api(model))
         for model in models:
             if model.name in self._never_asked:
-                count = min(REFUSALS, len(self.chosen))  # a first question that is refused says little
-                self._noting_failures(model, count=count, samples=1)
-                if isinstance(error := self._failures.pop(model.name, None), BadInputError):
-                    raise error
+                self._ask_first(model)
+
+    def _ask_first(self, model: ApiModel) -> None:
+        """Asks a question; if it is refused, which the question itself may be the reason for, two more."""
+        for count in (1, min(REFUSALS, len(self.chosen))):
+            self._noting_failures(model, count=count, samples=1)
+            error = self._failures.pop(model.name, None)
+            if not isinstance(error, BadInputError):
+                return
+        raise error
 
     def asked(self, models: Sequence[ApiModel | CheckpointModel]) -> list[BenchmarkedModel]:
         """Asks the models one after the other and returns the figures of those that have answered everything."""
