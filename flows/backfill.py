@@ -249,8 +249,6 @@ def _evaluated(
 ) -> Iterator[Ref[Report] | Exception]:
     def evaluate_one(item: RunCheckpoint) -> Ref[Report]:
         out = _report_address(store, request.suite, item)
-        if item.pruned:
-            return replace(Artifact.at(store, out.key, Report).ref, reused=True)
         with pool.one() as ctx:
             report = evaluate(ctx, configs[item.run], item.checkpoint, puzzles, split=split, out=out)
             ctx.remove_old_copies()

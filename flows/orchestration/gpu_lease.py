@@ -134,9 +134,11 @@ class GpuLease:
         if self._ending.is_set():
             return False
         try:
-            self._lease = self._request(client)
-            if self._lease is not None and self._ending.is_set():  # `give_back` did not wait for this request
-                client.release_concurrency_slots_with_lease(self._lease)
+            lease = self._request(client)
+            if lease is not None and self._ending.is_set():  # `give_back` did not wait for this request
+                client.release_concurrency_slots_with_lease(lease)
+                lease = None
+            self._lease = lease
         except httpx.HTTPError:  # `take` would raise this error; here the next attempt may succeed
             return False
         return self._lease is not None
