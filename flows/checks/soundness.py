@@ -7,12 +7,18 @@ from flows.checks.learning import check_learns
 from flows.config.recipe import PhaseConfig, Recipe
 from stages.curriculum.order import Pools, Shuffled, columns_of
 from stages.curriculum.pass_rates import RUN, SHARES, is_share, rated_name
+from stages.finetune import FinetuneConfig
 from stages.sample import SampleConfig
 from stages.sampling.config import SamplingConfig
 from stages.strategies.config import check_temperatures
 
 _CHANGE_PROBABILITIES = ("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 """Settings of the sampler, besides temperature, that make a token's probability differ from the model's."""
+_SCHEDULES = {
+    "schedule": "constant", "schedule_iterations": None, "warmup_iterations": 0, "frozen_iterations": 0,
+    "kl_schedule": None,
+}  # fmt: skip
+"""Settings of `finetune` that count iterations, and the value by which each counts none."""
 
 
 def check_sound(recipe: Recipe) -> None:
@@ -24,7 +30,7 @@ def check_sound(recipe: Recipe) -> None:
             include groups that `sample.resample` drops; pools are formed by numbers other than shares; a filter by
             the run's own rates changes during a pass; vLLM does not sample at a temperature;
             `distil.sample` reads pass rates, which are not known yet when it samples; or a phase trains parameters that
-            the optimizer state or the adapter of the phase before lacks.
+            the optimizer state or the adapter of the phase before lacks, or sets a schedule for itself.
     """
     if recipe.distil is not None:
         _check_known_columns(recipe.distil.sample)
@@ -35,6 +41,20 @@ def check_sound(recipe: Recipe) -> None:
         _check_sound_part(part)
     for number, (before, phase) in enumerate(pairwise(recipe.phases), 1):
         _check_continues(before, phase, f"phases.{number}.finetune.trainable")
+        _check_schedule(recipe.finetune, phase.finetune, f"phases.{number}.finetune")
+
+
+def _check_schedule(whole: FinetuneConfig, phase: FinetuneConfig, where: str) -> None:
+    """Refuses a schedule that a later phase sets for itself: schedules count the iterations of the run."""
+    for name, none in _SCHEDULES.items():
+        value = getattr(phase, name)
+        if value not in (getattr(whole, name), none):
+            raise BadInputError(
+                f"{where}.{name}",
+                f"{value}, which the phase does not share with the recipe",
+                "the recipe's, because schedules count from the run's first iteration",
+                "set it in [finetune] for the whole run, or give the phase a constant rate of its own",
+            )
 
 
 def _check_continues(before: PhaseConfig, phase: PhaseConfig, where: str) -> None:

@@ -420,6 +420,19 @@ def test_phases_may_train_other_parameters(first: str, second: str, optimizer: s
 
 
 @pytest.mark.parametrize(
+    ("setting", "value"),
+    [("schedule", "'cosine'"), ("schedule_iterations", "700"), ("warmup_iterations", "10"), ("frozen_iterations", "5")],
+)
+def test_a_later_phase_sets_no_schedule_for_itself(setting: str, value: str) -> None:
+    """Schedules count from the run's first iteration, so that this one would have ended when the phase begins."""
+    whole = ["finetune.schedule='linear'", "finetune.schedule_iterations=40", "finetune.warmup_iterations=2"]
+    phases = "phases=[{{name='a', iterations=30}}, {{name='b', finetune={{{}}}}}]"
+    check_sound(load_recipe("answers_only", [*whole, phases.format("learning_rate=1e-4, schedule='constant'")]))
+    with pytest.raises(BadInputError, match=rf"phases\.1\.finetune\.{setting}: .*count from the run's first iteration"):
+        check_sound(load_recipe("answers_only", [*whole, phases.format(f"{setting}={value}")]))
+
+
+@pytest.mark.parametrize(
     ("overrides", "message"),
     [
         (["sample.sampling.top_p=0.9"], r"sampling\.top_p: 0\.9, .* expected 1\.0; or set .*old_logprobs to trainer"),
