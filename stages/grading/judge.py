@@ -179,15 +179,18 @@ def verdicts(
         known_good = not stored.filter(pl.col("outcome") != "failed").is_empty()
         buy(missing, config.asked, service, attempt, count, known_good=known_good)
         _, stored = stored_answers(store, config.asked, rollouts)
-    whole = stored.filter(pl.col("outcome") == "answered").select("answer", "text")
-    replies = {wanted[answer]: text for answer, text in stored.select("answer", "text").iter_rows() if answer in wanted}
-    scores = dict.fromkeys(replies, None) | {  # a reply that was cut may end with any number
-        wanted[answer]: config.score(reply) for answer, reply in whole.iter_rows() if answer in wanted
+    answers = {
+        wanted[answer]: rest
+        for answer, *rest in stored.select("answer", "text", "outcome").iter_rows()
+        if answer in wanted
+    }
+    scores = {  # a reply that was cut may end with any number
+        text: config.score(reply) if outcome == "answered" else None for text, (reply, outcome) in answers.items()
     }
     if scores and not any(score is not None for score in scores.values()):
         raise BadInputError(
             WHERE,
-            f"no score in any of {len(scores)} replies, such as {next(iter(replies.values()))[:80]!r}",
+            f"no score in any of {len(scores)} replies, such as {next(iter(answers.values()))[0][:80]!r}",
             f"a number from {config.worst:g} to {config.best:g} at the end of each",
             "ask for one in judge.prompt, or raise judge.parameters.max_tokens; then start a new run",
         )
