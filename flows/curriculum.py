@@ -86,14 +86,14 @@ def phase_after(session: Session, start: Position, after: Position, n: int) -> P
         out=session.at(n, "transition", Transition),
     )
     number, since = read_progress(transition, session.ctx.store).position_after(n)
-    weights, following = after.weights, session.recipe.phases[number]
+    weights, states_since, following = after.weights, start.states_since, session.recipe.phases[number]
     if since > n:
         session.live.line(f"phase {following.name!r} begins with iteration {since}")
         if following.optimizer == "fresh":
-            weights = replace(weights, state=None, saving=None)
+            weights, states_since = replace(weights, state=None, saving=None), since
         if following.reference == "phase_start":
             weights = replace(weights, reference=weights.checkpoint)
-    return replace(after, weights=weights, since=since, phase=number, transition=transition)
+    return replace(after, weights=weights, since=since, states_since=states_since, phase=number, transition=transition)
 
 
 def pass_rates_after(session: Session, start: Position, n: int) -> Ref[PassRates] | None:

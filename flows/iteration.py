@@ -43,6 +43,7 @@ class Position:
         credit_models: Teacher and critic, which give tokens their advantages.
         pass_rates: Pass rates for the order of the next puzzles; None if it needs none.
         since: First iteration of the present order of puzzles.
+        states_since: First iteration whose optimizer state a rollback may restore.
         sampling_checkpoint: The checkpoint before `weights`, if the next iteration is sampled from it (see
             `flows.ahead`); None if it is sampled from `weights`.
         phase: Number of the next iteration's phase, from 0 (see `flows.curriculum`).
@@ -54,6 +55,7 @@ class Position:
     credit_models: CreditModels
     pass_rates: Ref[PassRates] | None = None
     since: int = 1
+    states_since: int = 1
     sampling_checkpoint: Ref[Checkpoint] | None = None
     phase: int = 0
     transition: Ref[Transition] | None = None
@@ -113,7 +115,8 @@ def iteration(session: Session, puzzles: Ref[Puzzles], start: Position, n: int) 
         pointer=session.layout.promoted,
         out=session.at(n, "decision", Decision),
     )
-    return Position(weights_after(decision, weights, session.ctx), decision, credited.models)
+    weights = weights_after(decision, weights, session.ctx, states_since=start.states_since)
+    return Position(weights, decision, credited.models)
 
 
 def first_position(session: Session, puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles], Position]:

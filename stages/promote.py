@@ -71,17 +71,21 @@ def promoted_checkpoint(decision: Ref[Decision], ctx: StageContext) -> Ref[Check
     return read_decision(decision, ctx.store).standing.checkpoint
 
 
-def weights_after(decision: Ref[Decision], newest: Weights, ctx: StageContext) -> Weights:
+def weights_after(decision: Ref[Decision], newest: Weights, ctx: StageContext, *, states_since: int = 1) -> Weights:
     """Returns the weights that the next iteration starts from.
 
     These are the newest weights, or after a rollback the promoted checkpoint with the state saved beside it. The first
     weights of the run have no state, even if they are another run's checkpoint. The reference of the KL term is that of
     the newest weights in both cases.
+
+    Args:
+        states_since: First iteration whose optimizer state the run may return to. It is later than 1 if a phase has
+            begun with a fresh optimizer.
     """
     if not Artifact.open(ctx.store, decision).manifest.facts["rolled_back"]:
         return newest
     standing = read_decision(decision, ctx.store).standing
-    state = state_beside(standing.checkpoint, ctx.store) if standing.iteration else None
+    state = state_beside(standing.checkpoint, ctx.store) if standing.iteration >= states_since else None
     return replace(newest, checkpoint=standing.checkpoint, state=state, saving=None)
 
 

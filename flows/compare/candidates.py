@@ -109,20 +109,24 @@ def page_folder(tried: Sequence[ComparedRecipe], rollouts: Ref[Any]) -> str:
 def _state_of_run(record: RunRecord, number: int, policy: Ref[Checkpoint], store: Store) -> Ref[OptimizerState] | None:
     """Returns the optimizer state from which the run trains an iteration; None if it begins with a new one.
 
-    Before the training, that is the state beside the run's own checkpoint, unless a phase begins with a new one. The
-    first weights of the run have none, even if they are another run's checkpoint.
+    Before the training, that is the state beside the run's own checkpoint, unless a phase has begun with a new one
+    after it. The first weights of the run have none, even if they are another run's checkpoint.
     """
     manifests = {item.number: item.manifests for item in record.iterations}
     trained = manifests.get(number, {}).get("finetune")
     if trained is not None and trained.inputs.get("weights") == policy.as_json():
         state = trained.inputs.get("optimizer_state")
         return Ref[OptimizerState](**state) if state else None
-    before = manifests.get(number - 1, {}).get("advance")
-    if before is not None and before.facts["ended"]:
-        begun = record.typed_recipe().phases[before.facts["phase"]]  # facts count phases from 1
-        if begun.optimizer == "fresh":
-            return None
-    return state_beside(policy, store) if record.layout.part_of(policy.key) else None
+    made_in = record.layout.iteration_of(policy.key)
+    if made_in is None:
+        return None
+    for n in range(made_in, number):
+        transition = manifests.get(n, {}).get("advance")
+        if transition is not None and transition.facts["ended"]:
+            begun = record.typed_recipe().phases[transition.facts["phase"]]  # facts count phases from 1
+            if begun.optimizer == "fresh":
+                return None
+    return state_beside(policy, store)
 
 
 def _candidate(name: str, own: Recipe, overrides: Sequence[str]) -> ComparedRecipe:

@@ -15,14 +15,15 @@ class StepSums:
 
     Args:
         device: Device of the losses.
+        own_names: Whether a user's loss chooses names of sums, so that those of other processes may differ.
 
     Attributes:
         sums: Sums over all processes by name, after `reduce`.
         maxima: Maxima by name, at least 0, without numbers that are NaN.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, *, own_names: bool = False) -> None:
+        self._device, self._own_names = device, own_names
         self._sums: dict[str, list[Tensor]] = {}
         self._counts: dict[str, int] = {}
         self._maxima: dict[str, list[Tensor]] = {}
@@ -60,7 +61,8 @@ class StepSums:
             The norm.
         """
         zero = torch.zeros((), dtype=torch.float64, device=self._device)
-        totals = [torch.stack([zero, *(x.double() for x in shares)]).sum() for shares in self._sums.values()]
+        names = self._names()
+        totals = [torch.stack([zero, *(x.double() for x in self._sums.get(name, []))]).sum() for name in names]
         totals += [torch.full_like(zero, count) for count in self._counts.values()]
         highest = [torch.stack([zero, *(x.double() for x in values)]) for values in self._maxima.values()]
         sums = torch.stack(totals)
@@ -70,7 +72,15 @@ class StepSums:
             dist.all_reduce(maxima, op=dist.ReduceOp.MAX)
         norm = norm.to(self._device, torch.float64, non_blocking=True)
         numbers: list[float] = torch.cat([sums, maxima[1:], norm.view(1)]).cpu().tolist()
-        names = [*self._sums, *self._counts]
+        names += self._counts
         self.sums = dict(zip(names, numbers[: len(names)], strict=True))
         self.maxima = dict(zip(self._maxima, numbers[len(names) : -1], strict=True))
         return numbers[-1]
+
+    def _names(self) -> list[str]:
+        """Returns the names of the sums on the device, which are the same on all processes (collective)."""
+        if not self._own_names or dist.get_world_size() == 1:
+            return list(self._sums)
+        names: list[list[str]] = [[] for _ in range(dist.get_world_size())]
+        dist.all_gather_object(names, list(self._sums))
+        return sorted({name for some in names for name in some})

@@ -91,7 +91,8 @@ class Trainer:
         if number == len(self._batch.steps) and share.count > 1:  # other processes may have computed these rows before
             self.restore_numbers(self.kept_numbers(), "numbers of the first epoch")
         addresses, sequences = self._batch.loss_sequences(rows)
-        shares, sums = Shares.of_step(self._batch, addresses, sequences, settings.loss), StepSums(weights.device)
+        shares = Shares.of_step(self._batch, addresses, sequences, settings.loss)
+        sums = StepSums(weights.device, own_names=settings.loss.function is not None)
         for flat, counted in self._work.of(rows):
             of_step = shares.at(torch.searchsorted(addresses, flat.addresses), weights.device, counted=counted)
             micro = MicroBatch(number, flat, to_device(flat.addresses, weights.device), of_step)

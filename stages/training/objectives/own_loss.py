@@ -69,7 +69,7 @@ class OwnLoss:
 
     def __call__(
         self, new: Tensor, old: Tensor, sampler: Tensor, reference: Tensor | None, advantages: Tensor, flat: FlatRows
-    ) -> tuple[TokenLoss, dict[str, Tensor | int]]:
+    ) -> tuple[TokenLoss, dict[str, Tensor]]:
         """Returns the losses of tokens, and for each metric of the user its sum and the number of summed values.
 
         Args:
@@ -118,8 +118,8 @@ class OwnLoss:
             raise self._refused("returned a loss that does not depend on x.new")
         return loss, metrics  # pyright: ignore[reportUnknownVariableType]
 
-    def _sums(self, metrics: Mapping[str, Tensor], inputs: LossInputs) -> dict[str, Tensor | int]:
-        sums: dict[str, Tensor | int] = {}
+    def _sums(self, metrics: Mapping[str, Tensor], inputs: LossInputs) -> dict[str, Tensor]:
+        sums: dict[str, Tensor] = {}
         for name, values in metrics.items():
             shapes = (inputs.new.shape, inputs.lengths.shape)
             if not isinstance(values, Tensor) or values.shape not in shapes or not str(name).isidentifier():  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -127,7 +127,7 @@ class OwnLoss:
             of_tokens = values.shape == inputs.new.shape
             counted = values.detach().float() * inputs.mask if of_tokens else values.detach().float()
             sums[f"{OWN}{name}"] = counted.sum()
-            sums[f"{OWN}{name}{_OF}"] = inputs.mask.sum() if of_tokens else len(inputs.lengths)
+            sums[f"{OWN}{name}{_OF}"] = (inputs.mask if of_tokens else torch.ones_like(inputs.lengths)).sum()
         return sums
 
     def _refused(self, found: str) -> BadInputError:

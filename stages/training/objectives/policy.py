@@ -102,7 +102,7 @@ class PolicyObjective(Objective):
 
     def _token_loss(
         self, logprobs: Tensor, old: Tensor, sampler: Tensor, reference: Tensor | None, micro: MicroBatch
-    ) -> tuple[TokenLoss, dict[str, Tensor | int]]:
+    ) -> tuple[TokenLoss, dict[str, Tensor]]:
         """Returns the losses of the tokens, and the sums of the metrics of a user's own loss."""
         config, advantages = self._config, micro.flat.advantages
         if self._kl_reward is not None:

@@ -229,6 +229,9 @@ def trained(store: Store, key: str, **inputs: Ref[Any]) -> tuple[Ref[Checkpoint]
         (MINE.iteration(1, "checkpoint"), 2, [], True),
         (MINE.iteration(1, "checkpoint"), 2, [PHASES % "kept"], True),
         (MINE.iteration(1, "checkpoint"), 2, [PHASES % "fresh"], False),
+        (MINE.iteration(1, "checkpoint"), 3, [PHASES % "kept"], True),  # after a rollback into the phase before
+        (MINE.iteration(1, "checkpoint"), 3, [PHASES % "fresh"], False),
+        (MINE.iteration(2, "checkpoint"), 3, [PHASES % "fresh"], True),
     ],
 )
 def test_a_candidate_starts_from_the_state_of_the_runs_own_update(
@@ -242,7 +245,7 @@ def test_a_candidate_starts_from_the_state_of_the_runs_own_update(
     inputs = {"weights": policy} | ({"optimizer_state": state} if carried else {})
     own, _ = trained(store, MINE.iteration(number, "checkpoint"), **inputs)
     done = {"finetune": Artifact.open(store, own).manifest} if finished else {}
-    iterations = [IterationRecord(number - 1, ended), IterationRecord(number, done)]
+    iterations = [IterationRecord(min(1, number - 1), ended), IterationRecord(number, done)]
     record = RunRecord(MINE, recipe.model_dump(mode="json"), iterations, {}, None)
     start = starting_weights(candidate(record.recipe_at(number), OWN).recipe, record, number, policy, policy, store)
     assert start.state == (state if carried else None)

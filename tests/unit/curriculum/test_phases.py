@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,13 +11,17 @@ import pytest
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError
 from artifacts.identity import Identity
-from artifacts.refs import Grades, Puzzles, Ref, Report, Transition
+from artifacts.layout import RunLayout
+from artifacts.refs import Checkpoint, Decision, Grades, OptimizerState, Puzzles, Ref, Report, Transition
 from artifacts.schemas import PUZZLES
 from artifacts.store.store import Store
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_recipe
-from flows.iteration import first_position
+from flows.curriculum import phase_after
+from flows.inputs.credit import CreditModels
+from flows.iteration import Position, first_position
 from flows.opening import RunRequest, opened
+from flows.session.session import SHOWN_AGAIN
 from stages.context import StageContext
 from stages.curriculum.order import Ascending, Pools
 from stages.curriculum.plateau import Plateau, has_plateaued
@@ -23,8 +29,11 @@ from stages.curriculum.progress import read_progress
 from stages.environments.generate import TIERS, generate
 from stages.environments.tables import to_table
 from stages.optional.advance import AdvanceConfig, advance
+from stages.training.launch import Weights
 from tests.support.made_run import make_context
+from tests.support.sessions import made_session
 
+LAYOUT = RunLayout("advance")
 TWO = (
     'phases=[{name="short", iterations=3, sample={sampling={max_tokens=8}}}, '
     '{name="long", reference="phase_start", sample={order={by="pools"}}, '
@@ -142,8 +151,9 @@ def ctx(tmp_path: Any) -> Any:
 
 def measured(ctx: StageContext, n: int, reward: float) -> tuple[Ref[Grades], Ref[Report]]:
     """Grades and a report of an iteration with these figures."""
-    grades = ArtifactAddress(ctx.store, f"{n}/grades", Grades).attempt(Identity.of("grade", 1, {"n": n}))
-    report = ArtifactAddress(ctx.store, f"{n}/report", Report).attempt(Identity.of("evaluate", 1, {"n": n}))
+    made = Identity.of("made", 1, {"n": n})
+    grades = ArtifactAddress(ctx.store, LAYOUT.iteration(n, "grades"), Grades).attempt(made)
+    report = ArtifactAddress(ctx.store, LAYOUT.iteration(n, "report"), Report).attempt(made)
     return grades.publish({"reward/mean": reward}), report.publish({"sampled": {"accuracy": {"mean": reward / 2}}})
 
 
@@ -170,6 +180,25 @@ def test_each_iteration_records_its_phase_and_the_next_is_read_from_the_record(c
         (1, 3, True, "reward has not risen above 0.5 by more than 0 for 1 iterations"),
         (2, 5, False, "iteration 1 of the phase"),
     ]
+
+
+@pytest.mark.parametrize(("optimizer", "states_since"), [("fresh", 2), ("kept", 1)])
+def test_a_rollback_may_restore_states_since_the_last_fresh_optimizer(
+    ctx: StageContext, tmp_path: Path, optimizer: str, states_since: int
+) -> None:
+    phases = "phases=[{name='a', iterations=1}, {name='b', iterations=1, optimizer='%s'}, {name='c'}]"
+    session = made_session(ctx.store, tmp_path, LAYOUT, [phases % optimizer], published=3 + SHOWN_AGAIN)
+    weights, state = Ref[Checkpoint]("Checkpoint", "w", "0" * 64), Ref[OptimizerState]("OptimizerState", "s", "1" * 64)
+    position = Position(Weights(weights, state), Ref[Decision]("Decision", "d", "2" * 64), CreditModels())
+    carried: list[Ref[OptimizerState] | None] = []
+    for n, (phase, iterations) in enumerate([(0, 1), (1, 1), (2, None)], 1):
+        config = AdvanceConfig(iterations=iterations, phase=phase, since=n)
+        out = ArtifactAddress(ctx.store, LAYOUT.iteration(n, "transition"), Transition)
+        advance(ctx, config, *measured(ctx, n, 0.5), position.transition, iteration=n, out=out)
+        position = phase_after(session, position, replace(position, weights=Weights(weights, state)), n)
+        carried.append(position.weights.state)
+    assert (position.phase, position.since, position.states_since) == (2, 3, states_since)
+    assert carried == [None if optimizer == "fresh" else state, state, state]
 
 
 def test_held_out_accuracy_can_be_watched(ctx: StageContext) -> None:

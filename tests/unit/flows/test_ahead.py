@@ -1,6 +1,5 @@
 """The weights that sample an iteration ahead: at most one iteration behind, the same on every machine and attempt."""
 
-import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,27 +11,21 @@ from artifacts.errors import BadInputError, DeerstalkerError, IdentityMismatchEr
 from artifacts.identity import Identity
 from artifacts.layout import MANIFEST_NAME, RunLayout
 from artifacts.reading import Artifact
-from artifacts.refresh import Refreshes
 from artifacts.refs import Checkpoint, Decision, Kind, PassRates, Puzzles, Ref, Report, Rollouts
 from artifacts.store.store import Store
 from flows import ahead
 from flows.checks.overlap import Role, check_overlap
-from flows.config.recipes import load_profile, load_recipe
 from flows.inputs.credit import CreditModels
 from flows.iteration import Position
 from flows.lookup.history import IterationRecord
-from flows.orchestration.gpu_permit import GpuPermit
 from flows.report.metrics import values_of
-from flows.report.shown_run import ShownRun
-from flows.report.terminal.live import LiveView
-from flows.report.trackers import NO_TRACKER
 from flows.session.session import Session
-from stages.context import StageContext
 from stages.promote import weights_after
 from stages.statistics.records import DECISION_FILE, MeasuredCheckpoint, PromotionDecision
 from stages.training.launch import Weights
+from tests.support.sessions import made_session
 
-LAYOUT, LOG = RunLayout("ahead"), logging.getLogger("test")
+LAYOUT = RunLayout("ahead")
 PUZZLES = Ref[Puzzles]("Puzzles", "puzzles/set", "0" * 64)
 REPORT = Ref[Report]("Report", "runs/ahead/report", "0" * 64)
 LAST = 7
@@ -43,12 +36,8 @@ SAMPLED_FROM = {1: 0, 2: 0, 3: 1, 4: 2, 5: 2, 6: 2, 7: 5}
 
 
 def session(store: Store, folder: Path, *profile: str, **changes: str) -> Session:
-    ctx = StageContext(store, folder, load_profile("cpu", profile), lambda *_: None, LOG)
-    recipe = load_recipe(
-        "answers_only", [f"{name}={value}" for name, value in {"iterate_ahead": "1", **changes}.items()]
-    )
-    permit, shown = GpuPermit(None, "run", LOG), ShownRun(LAYOUT, store, NO_TRACKER, LOG)
-    return Session(ctx, LiveView(), permit, recipe=recipe, layout=LAYOUT, refresh=Refreshes(), shown=shown)
+    overrides = [f"{name}={value}" for name, value in {"iterate_ahead": "1", **changes}.items()]
+    return made_session(store, folder, LAYOUT, overrides, profile)
 
 
 def publish(store: Store, n: int, part: str, kind: type[Kind], content: object, **inputs: Ref[Any]) -> Ref[Any]:

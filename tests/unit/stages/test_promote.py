@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -16,9 +16,9 @@ from artifacts.address import ArtifactAddress
 from artifacts.documents.self_checksum import sealed_json
 from artifacts.errors import IntegrityError
 from artifacts.identity import Identity
-from artifacts.layout import MANIFEST_NAME
+from artifacts.layout import MANIFEST_NAME, state_key
 from artifacts.reading import Artifact
-from artifacts.refs import Checkpoint, Decision, Ref, Report
+from artifacts.refs import Checkpoint, Decision, OptimizerState, Ref, Report
 from artifacts.schemas import RESULTS
 from artifacts.store.store import Store
 from stages.promote import promote, weights_after
@@ -203,6 +203,24 @@ def test_a_fallen_curve_goes_back_to_the_best_and_counts_anew(tmp_path: Path) ->
     store.write_bytes(f"{first.key}/{MANIFEST_NAME}", manifest.to_bytes())
     assert weights_after(refs[2], newest, ctx).state is None, "the first weights may be a trained one of another run"
     assert weights_after(refs[1], newest, ctx) == newest
+
+
+def test_a_rollback_restores_no_state_from_before_a_fresh_optimizer(tmp_path: Path) -> None:
+    """The state of iteration 1 has been published; a phase began with a fresh optimizer in iteration 2."""
+    rule = RollbackConfig(drop_se=0.0, patience=2)
+    store, verdicts, refs = _decided(tmp_path, PromoteConfig(rollback=rule), (2, 4, 1, 0))
+    assert verdicts[3]["rolled_back"] and verdicts[3]["standing"]["iteration"] == 1
+    back = Artifact.at(store, verdicts[1]["candidate"]["checkpoint"]["key"], Checkpoint)
+    key = state_key(back.key)
+    assert key is not None
+    manifest = back.manifest.model_copy(update={"facts": {STATE_FOLLOWS: True}})
+    store.write_bytes(f"{back.key}/{MANIFEST_NAME}", manifest.to_bytes())
+    attempt = ArtifactAddress(store, key, OptimizerState).attempt(Identity.of("finetune", 1, {"n": 1}))
+    attempt.write_bytes("state", b"1")
+    state, ctx = attempt.publish(checkpoint=back.ref), make_context(store, tmp_path)
+    newest = Weights(Ref[Checkpoint](**verdicts[3]["candidate"]["checkpoint"]))
+    assert weights_after(refs[3], newest, ctx).state == state
+    assert weights_after(refs[3], newest, ctx, states_since=2) == replace(newest, checkpoint=back.ref)
 
 
 def test_without_a_rule_nothing_is_rolled_back(tmp_path: Path) -> None:

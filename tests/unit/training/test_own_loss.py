@@ -1,16 +1,22 @@
 """A loss as a user writes it, in the file of docs/own_loss.md: equal to the built-in one, and refused in one line."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch.multiprocessing.spawn import spawn
 
 from artifacts.errors import BadInputError
 from artifacts.identity import settings_of
 from stages.processes.user_file import UserFunction
 from stages.training.job import LossConfig
+from stages.training.objectives.objective import StepLoss
 from stages.training.objectives.own_loss import OwnLoss
+from stages.training.step_sums import StepSums
 from tests.support.training import assert_same, train
 from tests.support.trees import save_model, tree_batch
 
@@ -64,6 +70,25 @@ def test_metrics_are_means_over_tokens_or_completions(checkpoint: Path, tmp_path
     assert step.own == pytest.approx({name: float(value) for name, value in expected.items()}, rel=1e-5)
     texts, _ = train(checkpoint, tmp_path, columns, epochs=1, loss=LossConfig(kind="cross_entropy"))
     assert step.loss == pytest.approx(texts[0].loss, rel=1e-6)
+
+
+def _step_of_a_process(rank: int, folder: Path) -> None:
+    """Adds what a loss returns whose metrics depend on the data: each process sees other names, in another order."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    sums, zero = StepSums(torch.device("cpu"), own_names=True), torch.zeros(())
+    for names in ([["loss", "own.a"], ["own.b"]], [["own.b"], ["own.c", "own.a", "loss"]])[rank]:
+        values: dict[str, torch.Tensor | int] = {name: torch.tensor(10.0**rank * ord(name[-1])) for name in names}
+        sums.add(StepLoss(zero, values, {}), counted=True, tokens=3)
+    sums.reduce(zero)
+    (folder / f"{rank}.json").write_text(json.dumps(sums.sums))
+    dist.destroy_process_group()
+
+
+def test_metrics_of_several_processes_are_added_up_by_name(tmp_path: Path) -> None:
+    spawn(_step_of_a_process, (tmp_path,), nprocs=2)
+    both = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    expected = {"loss": 11 * ord("s"), "own.a": 11 * ord("a"), "own.b": 11 * ord("b"), "own.c": 10 * ord("c")}
+    assert both == [{**expected, "tokens": 12}] * 2
 
 
 @pytest.mark.parametrize(
