@@ -3,21 +3,16 @@
 import gc
 import os
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
-from torch.distributed.checkpoint.api import CheckpointException
 
 from artifacts.errors import BadInputError
-from artifacts.local.full_disk import disk_full, is_full_disk
-from artifacts.local.full_disk import free_bytes as free_bytes_of_disk
 from stages.models.shape import DecoderShape, read_shape
-from stages.training.checkpointing.step_checkpoint import StepCheckpoints, resume
+from stages.training.checkpointing.step_checkpoint import StepCheckpoints, full_disk_reported, resume
 from stages.training.job import ScoreJob, TrainJob
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.model.movement import movement_lost
@@ -33,10 +28,6 @@ from stages.training.trainer_batch import TrainerBatch
 from stages.training.worker_group.events import EventWriter
 from stages.training.worker_group.hardware import TrainHardware
 from stages.training.worker_group.job_queue import JobQueue
-
-BYTES_A_PARAMETER = {"fp32": 14, "bf16": 8}
-"""Bytes that saving takes per parameter, by master precision: bf16 weights, master weights and AdamW's two moments."""
-
 
 _POLL_S = 0.02
 
@@ -158,7 +149,7 @@ class JobRunner:
             while not self._queue.state_allowed(job_number):
                 self._heartbeat()
                 time.sleep(_POLL_S)
-            with _full_disk_reported(weights, job.paths.out_state_dir.parent):
+            with full_disk_reported(weights, job.paths.out_state_dir.parent):
                 weights.save_state(job.paths.out_state_dir)
             if self._rank == 0:
                 events.send("state")
@@ -262,27 +253,9 @@ def _load(
     return [], weights.sample()
 
 
-@contextmanager
-def _full_disk_reported(weights: TrainedWeights, folder: Path) -> Generator[None]:
-    """Raises DiskFullError if the block, which saves results of a job below a folder, fails because of a full disk.
-
-    Not every writer mentions a full disk, so the free space is compared with the need after a failure.
-
-    Raises:
-        DiskFullError: The disk is full.
-    """
-    try:
-        yield
-    except (OSError, RuntimeError, CheckpointException) as error:  # the last one derives from BaseException
-        needed = sum(p.numel() for p in weights.masters.values()) * BYTES_A_PARAMETER[weights.master_dtype]
-        if free_bytes_of_disk(folder) > needed and not is_full_disk(error):
-            raise
-        raise disk_full(folder, needed, "weights and optimizer state") from error
-
-
 def _save(weights: TrainedWeights, job: TrainJob) -> None:
     paths, decay = job.paths, job.settings.reference_decay
-    with _full_disk_reported(weights, paths.out_checkpoint_dir.parent):
+    with full_disk_reported(weights, paths.out_checkpoint_dir.parent):
         weights.save_checkpoint(paths.checkpoint_dir, paths.out_checkpoint_dir)
         if decay is not None:
             assert paths.reference_dir is not None and paths.out_reference_dir is not None  # checked by the job

@@ -67,7 +67,9 @@ def _errors_reported(events: EventWriter, rank: int) -> Generator[None]:
         parts = (error.where, error.found, error.expected, error.remedy)
         events.send("error", kind=kind, message=str(error), parts=parts, rank=rank)
         raise SystemExit(BAD_INPUT_STATUS) from error
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # torch's CheckpointException derives from it
         message = f"{type(error).__name__}: {error}"
         if refused_allocation(message):
             events.send("error", kind="out_of_memory", message=message, rank=rank)
@@ -79,7 +81,7 @@ def _errors_reported(events: EventWriter, rank: int) -> Generator[None]:
         raise
 
 
-def _is_of_compilation(error: Exception) -> bool:
+def _is_of_compilation(error: BaseException) -> bool:
     """Whether torch.compile raised it, whose module is not imported before something is compiled."""
     module = sys.modules.get("torch._dynamo.exc")
     return module is not None and isinstance(error, module.TorchDynamoException)
