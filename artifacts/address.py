@@ -67,6 +67,15 @@ class ArtifactAddress(Generic[K]):
         """Returns the artifact published here under this identity; None if there is none or `refresh` outdates it.
 
         Raises:
+            DeerstalkerError: As for `find_manifest`.
+        """
+        manifest = self.find_manifest(identity)
+        return None if manifest is None else Ref(manifest.kind, self.key, manifest.digest, reused=True)
+
+    def find_manifest(self, identity: Identity) -> Manifest | None:
+        """Returns the manifest of the artifact that `find` returns.
+
+        Raises:
             IdentityMismatchError: The artifact that is published here was made with another config or other inputs.
             IntegrityError: The manifest is damaged.
             NotPublishedError: There is none, and the address `must_exist`.
@@ -92,7 +101,7 @@ class ArtifactAddress(Generic[K]):
                 f"identity {identity.digest[:12]}",
                 "use another run name, or restore the recipe that made it",
             )
-        return Ref(manifest.kind, self.key, manifest.digest, reused=True)
+        return manifest
 
     def attempt(self, identity: Identity, *, resumable: bool = False) -> "Attempt[K]":
         """Returns a new attempt at making the artifact.
@@ -104,7 +113,7 @@ class ArtifactAddress(Generic[K]):
                 writer may use the folder at the same time, or may have published its files.
         """
         name = self._progress_name(identity) if resumable else attempt_name(uuid.uuid4().hex)
-        return Attempt(self, identity, name, self._looked_up_at)
+        return Attempt(self, identity, name, self._looked_up_at, shared=resumable)
 
     def progress_key(self, identity: Identity) -> str:
         """Returns the key of the folder that all resumable attempts under an identity share."""
@@ -121,8 +130,11 @@ class Attempt(Generic[K]):
         started: Time (`time.perf_counter`) from which the manifest counts the seconds that the artifact took.
     """
 
-    def __init__(self, address: ArtifactAddress[K], identity: Identity, name: str, started: float) -> None:
+    def __init__(
+        self, address: ArtifactAddress[K], identity: Identity, name: str, started: float, *, shared: bool = False
+    ) -> None:
         self.address, self.identity, self.name, self.started = address, identity, name, started
+        self._shared = shared
         self.files: dict[str, StoredFile] = {}
 
     @property
@@ -286,8 +298,10 @@ class Attempt(Generic[K]):
         for _ in range(2):  # the second time if `find` removed an outdated manifest
             if self.address.store.create_bytes(manifest_key(self.address.key), manifest.to_bytes()):
                 return Ref(manifest.kind, self.address.key, manifest.digest)
-            if winner := self.address.find(self.identity):
-                return winner
+            if winner := self.address.find_manifest(self.identity):
+                # A file server whose reply was lost is asked again, and then says that our own manifest is in the way.
+                is_ours = winner.attempt == self.name and not self._shared
+                return Ref(winner.kind, self.address.key, winner.digest, reused=not is_ours)
         raise IdentityMismatchError(
             self.address.key, "a manifest that another process writes and deletes", "one writer", "run again"
         )

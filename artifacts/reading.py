@@ -92,7 +92,7 @@ class Artifact:
             BadInputError: The artifact's files were pruned.
             IntegrityError: The artifact has no such file, or the file's checksum fails.
         """
-        self._not_pruned()
+        self.check_not_pruned()
         where = f"{self.store.url}/{self.key}/{self.manifest.attempt}/{name}"
         stated = self.manifest.files.get(name)
         if stated is None:
@@ -142,7 +142,7 @@ class Artifact:
             BadInputError: The artifact's files were pruned.
             IntegrityError: A file is missing or its checksum fails.
         """
-        self._not_pruned()
+        self.check_not_pruned()
         name = (self.store.url, self.key, self.manifest.digest)
         if name in _verified and _verified[name][1] == self._stamps(_verified[name][0]):
             return _verified[name][0]
@@ -164,7 +164,12 @@ class Artifact:
         statuses = [(folder / name).stat() for name in self.names() if (folder / name).is_file()]
         return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in statuses]
 
-    def _not_pruned(self) -> None:
+    def check_not_pruned(self) -> None:
+        """Checks that the artifact still has its files.
+
+        Raises:
+            BadInputError: They were pruned.
+        """
         if pruned := self.manifest.pruned:
             raise BadInputError(
                 f"{self.store.url}/{self.key}",

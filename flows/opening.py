@@ -1,10 +1,10 @@
 """Opens runs: checks the request, opens the store, attaches the views, and ends the child processes at the end."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import cache, partial
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
@@ -44,6 +44,7 @@ from flows.session.saving import LastStageDone
 from flows.session.session import Session
 from flows.session.views import ProgressView
 from stages.context import Profile, StageContext
+from stages.models.source import ModelConfig
 from stages.processes.scratch import Scratch
 
 REFRESH = (
@@ -118,7 +119,7 @@ def opened(request: RunRequest) -> Generator[Session]:
         profile = profile.model_copy(update={"tracker": "none"})
     layout = RunLayout(request.run)
     store = Store.open(request.store)
-    written = with_fixed_model(recipe_to_continue(store, layout, recipe), store, layout)
+    written = with_fixed_models(recipe_to_continue(store, layout, recipe), store, layout)
     refuse_undivided(written, profile.trainer, profile.engine)
     begun = store.exists(layout.recipe)
     if not begun:
@@ -144,10 +145,23 @@ def opened(request: RunRequest) -> Generator[Session]:
         yield session
 
 
-def with_fixed_model(recipe: Recipe, store: Store, layout: RunLayout) -> Recipe:
-    """Returns the recipe with the checkpoint that the run begins or began with in place of a name that may change."""
-    begun = read_recipe(store, layout).get("model", {}) if store.exists(layout.recipe) else None
-    return recipe.model_copy(update={"model": with_fixed_names(recipe.model, store, begun)})
+def with_fixed_models(recipe: Recipe, store: Store, layout: RunLayout) -> Recipe:
+    """Returns the recipe with the checkpoints that the run begins or began with in place of names that may change."""
+    frozen = read_recipe(store, layout) if store.exists(layout.recipe) else None
+
+    def fixed(source: ModelConfig, begun: Mapping[str, Any] | None) -> ModelConfig:
+        return with_fixed_names(source, store, None if frozen is None else begun or {})
+
+    changes: dict[str, Any] = {"model": fixed(recipe.model, (frozen or {}).get("model"))}
+    if recipe.rate is not None:
+        rated = ((frozen or {}).get("rate") or {}).get("models", ())
+        begun = {model["name"]: model["source"] for model in rated}
+        models = tuple(
+            model.model_copy(update={"source": model.source and fixed(model.source, begun.get(model.name))})
+            for model in recipe.rate.models
+        )
+        changes["rate"] = recipe.rate.model_copy(update={"models": models})
+    return recipe.model_copy(update=changes)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from stages.context import StageContext
 from stages.promotion.gate import PromoteConfig, decide
 from stages.promotion.model_card import CARD, model_card
 from stages.promotion.promoted import Promoted, read_promoted, write_promoted
-from stages.statistics.records import DECISION_FILE, read_decision
+from stages.statistics.records import DECISION_FILE, MeasuredCheckpoint, read_decision
 from stages.training.launch import Weights
 from stages.training.saved_state import state_beside
 
@@ -102,9 +102,12 @@ def _update_pointer(pointer: str, iteration: int, decision: Ref[Decision], ctx: 
         and _is_published(current.decision, ctx)
         and _is_published(current.checkpoint, ctx)
     ):
+        # `--refresh` may have made the decision again from the same inputs, with the card in another folder
+        card = _card_key(read_decision(current.decision, ctx.store).standing, ctx)
+        if card != current.model_card:
+            write_promoted(current.model_copy(update={"model_card": card}), ctx.store, pointer)
         return
     standing = read_decision(decision, ctx.store).standing
-    assert standing.decided_in is not None
     promoted = Promoted(
         decided_at_iteration=iteration,
         decision=decision,
@@ -112,9 +115,15 @@ def _update_pointer(pointer: str, iteration: int, decision: Ref[Decision], ctx: 
         report=standing.report,
         iteration=standing.iteration,
         score=standing.score,
-        model_card=f"{standing.decided_in}/{Artifact.at(ctx.store, standing.decided_in).manifest.attempt}/{CARD}",
+        model_card=_card_key(standing, ctx),
     )
     write_promoted(promoted, ctx.store, pointer)
+
+
+def _card_key(standing: MeasuredCheckpoint, ctx: StageContext) -> str:
+    """Returns the key of the model card of a promoted checkpoint."""
+    assert standing.decided_in is not None
+    return f"{standing.decided_in}/{Artifact.at(ctx.store, standing.decided_in).manifest.attempt}/{CARD}"
 
 
 def _is_published(ref: Ref[K], ctx: StageContext) -> bool:

@@ -26,12 +26,19 @@ def refuse_uncomparable(run: str, own: Recipe) -> None:
         )  # fmt: skip
 
 
-def refuse_critics(name: str, recipe: Recipe, own: Recipe) -> None:
-    """Refuses a comparison with a critic.
+def refuse_other_signals(name: str, recipe: Recipe, own: Recipe) -> None:
+    """Refuses a comparison of recipes whose advantages come from more than rewards.
 
     Raises:
-        BadInputError: The candidate or the run has one.
+        BadInputError: The candidate or the run has a critic, or a teacher judges the candidate's tokens.
     """
+    if recipe.teach is not None:
+        raise BadInputError(
+            name,
+            "on-policy distillation",
+            "a recipe that learns from rewards",
+            "train it as a run, and `diff` the runs",
+        )
     if recipe.value is not None or own.value is not None:
         raise BadInputError(name, "a critic", "recipes without one", "train them as runs, and `diff` the runs")
 

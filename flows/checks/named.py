@@ -2,10 +2,11 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import Any
 
 from artifacts.errors import BadInputError
 from artifacts.reading import Artifact
-from artifacts.refs import Answers
+from artifacts.refs import Answers, Ref
 from artifacts.store.location import local_folder
 from artifacts.store.store import Store
 from flows.config.distillation import ANSWERS, SOLVER, STUDENT
@@ -16,10 +17,11 @@ from stages.models.adapters import read_adapter_config
 from stages.models.from_scratch import ScratchModel
 from stages.models.merging.config import MergedModel
 from stages.models.shape import read_shape
-from stages.models.source import FolderModel, StoredModel
+from stages.models.source import FetchedModel, FolderModel, StoredModel
 from stages.models.tensors import check_adapter, tensors_of
 from stages.optional.adopt import local_adapter
 from stages.optional.teach import POLICY
+from stages.training.critic import ValueConfig
 
 
 def check_named(recipe: Recipe, store: Store) -> None:
@@ -33,22 +35,42 @@ def check_named(recipe: Recipe, store: Store) -> None:
     _check_adapter(recipe)
     if recipe.teach is not None and recipe.teach.teacher != POLICY:
         with _named_by("teach.teacher"):
-            find_fixed(recipe.teach.teacher, "teach.teacher", store)
+            _check_kept(find_fixed(recipe.teach.teacher, "teach.teacher", store), store)
     if recipe.distil is not None and recipe.distil.teacher not in (SOLVER, STUDENT):
         with _named_by("distil.teacher"):
             if recipe.distil.teacher.startswith(ANSWERS):
-                Artifact.at(store, recipe.distil.teacher.rstrip("/"), Answers)
+                Artifact.at(store, recipe.distil.teacher.rstrip("/"), Answers).check_not_pruned()
             else:
-                find_fixed(recipe.distil.teacher, "distil.teacher", store)
+                _check_kept(find_fixed(recipe.distil.teacher, "distil.teacher", store), store)
     if recipe.value is not None and recipe.value.source != "policy":
-        stored_critic(recipe.value.source, store)
+        with _named_by("value.source"):
+            _check_critic(recipe.value, store)
     if recipe.value is not None and recipe.value.pretrain is not None:
         for part in ("rollouts", "grades"):
-            stored_parts(recipe.value.pretrain, part, store)
+            with _named_by("value.pretrain"):
+                for ref in stored_parts(recipe.value.pretrain, part, store):
+                    _check_kept(ref, store)
     for model in recipe.rate.models if recipe.rate is not None else ():
         if isinstance(model.source, StoredModel):
             with _named_by(f"rate.models: {model.name}"):
-                published_checkpoint(model.source.name, store)
+                _check_kept(published_checkpoint(model.source.name, store), store)
+
+
+def _check_kept(named: Ref[Any] | FetchedModel | StoredModel, store: Store) -> None:
+    """Refuses an artifact whose files were pruned; sources are not looked up."""
+    if isinstance(named, Ref):
+        Artifact.open(store, named).check_not_pruned()
+
+
+def _check_critic(config: ValueConfig, store: Store) -> None:
+    critic = Artifact.open(store, stored_critic(config.source, store))
+    critic.check_not_pruned()
+    head = critic.manifest.identity.config["head"]
+    if head != config.head:
+        raise BadInputError(
+            f"value.source: {config.source}", f"a critic with a {head} head",
+            f"a {config.head} head, as value.head says", f"set value.head to {head!r}, or name another critic",
+        )  # fmt: skip
 
 
 def _check_adapter(recipe: Recipe) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from artifacts.identity import sha256_json
 from artifacts.refs import Checkpoint, OptimizerState, Ref
 from artifacts.store.store import Store
-from flows.checks.compared import check_buffer, refuse_critics
+from flows.checks.compared import check_buffer, refuse_other_signals
 from flows.checks.learning import check_learns
 from flows.compare.algorithm import algorithm
 from flows.config.recipe import Recipe
@@ -140,7 +140,7 @@ def _candidate(name: str, own: Recipe, overrides: Sequence[str]) -> ComparedReci
             if setting != "sample.resample":  # a comparison samples nothing; `mixed_only` replaces this setting
                 section, key = setting.split(".")
                 settings[section][key] = value
-    refuse_critics(name, source, own)
+    refuse_other_signals(name, source, own)
     recipe = validate(Recipe, overridden(settings, overrides), name)
     recipe = recipe.with_rows_of(own.model_dump(mode="json"))  # so that only the algorithm differs
     check_learns(recipe)

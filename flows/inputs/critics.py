@@ -10,9 +10,10 @@ from flows.session.session import Session
 from stages.models.tokenizers.digest import check_same_tokenizer
 from stages.optional.pretrain import pretrain
 from stages.optional.value import value
-from stages.training.critic import PretrainConfig
+from stages.training.critic import PretrainConfig, ValueConfig
 from stages.training.launch import Weights
 from stages.training.saved_state import state_beside
+from stages.training.trainable import TrainableConfig
 
 
 def first_critic(session: Session, policy: Ref[Checkpoint]) -> Weights | None:
@@ -31,7 +32,7 @@ def first_critic(session: Session, policy: Ref[Checkpoint]) -> Weights | None:
     if config.source != "policy":
         critic = stored_critic(config.source, store)
         check_same_tokenizer(store, critic, policy, f"value.source: {config.source}")
-        return Weights(critic, state_beside(critic, store))
+        return Weights(critic, _first_state(session, config, critic))
     if config.pretrain is None:
         return Weights(policy)
     critic = session.run(
@@ -46,6 +47,29 @@ def first_critic(session: Session, policy: Ref[Checkpoint]) -> Weights | None:
     steps, chosen = Artifact.open(store, critic.checkpoint).manifest.facts["steps"], config.pretrain
     session.live.line(f"critic: {Pretraining(chosen.run, chosen.first, chosen.last, len(steps)).line()}")
     return critic
+
+
+def _first_state(session: Session, config: ValueConfig, critic: Ref[Any]) -> Ref[OptimizerState] | None:
+    """Returns the optimizer state of another run's critic; None if it cannot be used.
+
+    Once iteration 1 has its values, their manifest names the state, so the run continues even if it has been pruned.
+    """
+    store, valued = session.ctx.store, session.layout.iteration(1, "values")
+    if is_published(store, valued):
+        begun_with = Artifact.at(store, valued).manifest.inputs.get("critic_state")
+        return None if begun_with is None else Ref(**begun_with)
+    state = state_beside(critic, store)
+    if state is None:
+        return None
+    trained = TrainableConfig.model_validate(Artifact.open(store, critic).manifest.identity.config["trainable"])
+    if Artifact.open(store, state).manifest.pruned:
+        reason = "its optimizer state was pruned"
+    elif not config.trainable.merging().takes_state_of(trained.merging()):
+        reason = "its optimizer state is that of other parameters"
+    else:
+        return state
+    session.ctx.log.warning("value.source: %s: the critic begins with a new optimizer: %s", config.source, reason)
+    return None
 
 
 def _pretraining_inputs(session: Session, config: PretrainConfig, part: str) -> list[Ref[Any]]:

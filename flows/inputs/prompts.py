@@ -37,14 +37,35 @@ def fitting_puzzles(session: Session, model: Ref[Checkpoint], puzzles: Ref[Puzzl
     """
     lengths = counted(session, model, puzzles)
     limit, prompts = _prompts(session, lengths)
-    overlong = prompts.filter(pl.col("tokens") >= limit)
     if session.recipe.puzzles.overlong == "refuse":
         remedy = 'set puzzles.overlong = "drop" to leave such puzzles out, or use a model with a longer context'
-        _refuse(overlong, limit, model, remedy)
-    elif not overlong.is_empty():
-        puzzles = _dropped(session, puzzles, lengths, int(limit))
+        _refuse(prompts.filter(pl.col("tokens") >= limit), limit, model, remedy)
+    else:
+        if (begun := _begun_limit(session, puzzles)) is not None:
+            begun_with = prompts.filter(pl.col("tokens") < begun)
+            remedy = "set engine.max_model_len as it was when the run began: its puzzles are those that fitted then"
+            _refuse(begun_with.filter(pl.col("tokens") >= limit), limit, model, remedy)
+            limit = begun
+        if not prompts.filter(pl.col("tokens") >= limit).is_empty():
+            puzzles = _dropped(session, puzzles, lengths, int(limit))
     fitting = prompts.filter(pl.col("tokens") < limit, pl.col("split") == "train")
     return puzzles, fitting["tokens"].to_list()
+
+
+def _begun_limit(session: Session, puzzles: Ref[Puzzles]) -> float | None:
+    """Returns the limit by which a run that has begun leaves prompts out of these puzzles; None if it has not begun.
+
+    It is the context of the machine on which the run began, and infinite if no prompt was overlong there.
+    """
+    store = session.ctx.store
+    if not session.has(0, "report"):
+        return None
+    begun_with = Artifact.at(store, session.layout.iteration(0, "report")).manifest.inputs["puzzles"]
+    made = Artifact.at(store, begun_with["key"]).manifest
+    if begun_with["digest"] == puzzles.digest:
+        return math.inf
+    shortened = made.identity.stage == dropping.STAGE and made.inputs["puzzles"]["digest"] == puzzles.digest
+    return made.identity.config["context_tokens"] if shortened else None
 
 
 def _dropped(session: Session, puzzles: Ref[Puzzles], lengths: Ref[PromptLengths], limit: int) -> Ref[Puzzles]:

@@ -25,7 +25,7 @@ def trained_on_texts(session: Session, student: Ref[Checkpoint], puzzles: Ref[Pu
     """
     recipe = session.recipe
     if recipe.warm_start is not None:
-        limit = recipe.sample.sampling.max_tokens
+        limit = recipe.parts[0].sample.sampling.max_tokens  # that of the iterations which follow
         key = shared_key(Shared.MODELS, "warm-start", identity_of(recipe.warm_start, student, puzzles, limit))
         out = session.address(key, Checkpoint, label="warm-start")
         out.before_writing = session.before_writing

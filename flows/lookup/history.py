@@ -79,7 +79,7 @@ class RunRecord:
         layout: Keys of its artifacts.
         recipe: Its frozen recipe, as JSON.
         iterations: Its iterations, in order.
-        evaluations: Reports on the test split: `before` and `after` training.
+        evaluations: Reports on the test split: `before` GRPO, and `after` it on the checkpoint that is promoted.
         promoted: The promoted checkpoint; None if there is none.
         suites: Reports of backfills (see `flows.backfill`), by suite and iteration.
         texts: Selections of a teacher's texts, by round; empty without a distillation.
@@ -228,6 +228,7 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None, *, up_
     promoted = None
     with noted(damaged, layout.promoted):
         promoted = read_promoted(store, layout.promoted)
+    _drop_stale(evaluations, iterations, promoted)
     suites = _suites(store, layout, published, {item.number: item for item in iterations}, damaged)
     selections = {key: key for key in sorted(published) if layout.is_texts(key)}
     texts = list(_manifests(store, selections, damaged, dict.fromkeys(selections, Texts)).values())
@@ -237,6 +238,20 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None, *, up_
     ordered = with_alarms(iterations, recipe)
     shorter = _shorter_set(store, iterations, recipe, damaged)
     return RunRecord(layout, recipe, ordered, evaluations, promoted, suites, texts, pass_rates, critic, shorter)
+
+
+def _drop_stale(
+    evaluations: dict[str, Manifest], iterations: Sequence[IterationRecord], promoted: Promoted | None
+) -> None:
+    """Removes reports on the test split whose model is no longer the one before GRPO, or the promoted one."""
+    first = next((item.manifests.get("evaluate") for item in iterations if item.number == 0), None)
+    measured = {
+        "before": None if first is None else first.inputs["weights"]["digest"],
+        "after": None if promoted is None else promoted.checkpoint.digest,
+    }
+    for part, digest in measured.items():
+        if part in evaluations and digest is not None and evaluations[part].inputs["weights"]["digest"] != digest:
+            del evaluations[part]
 
 
 def _shorter_set(

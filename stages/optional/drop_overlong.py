@@ -14,6 +14,7 @@ from artifacts.store.store import Store
 from stages.context import StageContext
 
 REVISION = 1
+STAGE = "drop_overlong"
 
 
 class DropOverlongConfig(Config):
@@ -55,7 +56,7 @@ def drop_overlong(
 
 def identity_of(config: DropOverlongConfig, puzzles: Ref[Puzzles], lengths: Ref[PromptLengths]) -> Identity:
     """Returns the identity of the shorter set."""
-    return Identity.of("drop_overlong", REVISION, config, puzzles=puzzles, lengths=lengths)
+    return Identity.of(STAGE, REVISION, config, puzzles=puzzles, lengths=lengths)
 
 
 def address_of(

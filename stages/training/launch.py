@@ -19,6 +19,7 @@ from artifacts.tensors import PackedBatch
 from stages.context import StageContext
 from stages.models.adapters import BASE_LINK
 from stages.models.shape import read_shape
+from stages.models.stored import BASE, base_ref
 from stages.models.tensors import check_weights
 from stages.training.checkpointing.kept_steps import KeptSteps
 from stages.training.job import JobPaths, JobSettings, TrainJob
@@ -282,16 +283,17 @@ def warn_of_rounding(trained: Weights, settings: JobSettings, setting: str, ctx:
 
 def carry_over(weights: Weights, target: Target, ctx: StageContext) -> Weights:
     """Publishes the weights unchanged, for an iteration that is frozen or has no training signal."""
-    reference = None
+    reference, base = None, base_ref(ctx.store, weights.checkpoint)
+    inputs = target.inputs if base == weights.checkpoint else {**target.inputs, BASE: base}
     if target.reference is not None and weights.reference is not None:
-        reference = _copy(weights.reference, target.reference.attempt(target.identity), target.inputs, ctx)
+        reference = _copy(weights.reference, target.reference.attempt(target.identity), inputs, ctx)
     with_state = target.state is not None and weights.state is not None
     attempt = target.checkpoint.attempt(target.identity)
-    checkpoint = _copy(weights.checkpoint, attempt, target.inputs, ctx, {STATE_FOLLOWS: with_state})
+    checkpoint = _copy(weights.checkpoint, attempt, inputs, ctx, {STATE_FOLLOWS: with_state})
     state = None
     if target.state is not None and weights.state is not None:
-        inputs = {**target.inputs, "checkpoint": checkpoint}
-        state = _copy(weights.state, target.state.attempt(target.identity), inputs, ctx)
+        attempt_of_state = target.state.attempt(target.identity)
+        state = _copy(weights.state, attempt_of_state, {**target.inputs, "checkpoint": checkpoint}, ctx)
     return Weights(replace(checkpoint, reused=False), state, reference)
 
 

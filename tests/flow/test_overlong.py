@@ -60,3 +60,8 @@ def test_a_long_prompt_is_dropped_counted_and_shown(place: Installation) -> None
     assert "puzzles dropped: prompts of 1024 tokens or more" in place.deerstalker(
         "show", "mine", "--store", str(place.store), "--wide"
     )
+    elsewhere = train(place, "puzzles.overlong=drop")  # on a machine with less room, where the run continues
+    place.deerstalker(*elsewhere, "--set-profile", "engine.max_model_len=900")
+    refused = place.attempt("deerstalker", *elsewhere, "--set-profile", "engine.max_model_len=32")
+    assert refused.returncode == 2 and "set engine.max_model_len as it was when the run began" in refused.stderr
+    assert len(list(place.store.glob("puzzles/shorter-*/manifest.json"))) == 1

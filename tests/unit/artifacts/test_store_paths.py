@@ -11,7 +11,7 @@ from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError, DeerstalkerError, StoreError
 from artifacts.identity import Identity
 from artifacts.layout import MANIFEST_NAME
-from artifacts.refs import Checkpoint, Grades
+from artifacts.refs import Checkpoint, Decision, Grades
 from artifacts.store.store import LeadsOutError, S3Options, Store
 from artifacts.verification import verify
 from stages.models.source import local_folder
@@ -241,3 +241,16 @@ def test_a_link_that_was_made_though_the_file_system_says_that_it_was_there_is_o
     assert store._backend.create("a/manifest.json", b"ours")
     assert not store._backend.create("a/manifest.json", b"another's")
     assert store.read_bytes("a/manifest.json") == b"ours"
+
+
+def test_a_manifest_that_is_ours_though_the_store_says_that_it_was_there_is_not_anothers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stages delete the files of an attempt that another one has preceded."""
+    store = Store.open(str(tmp_path))
+    create = store.create_bytes
+    monkeypatch.setattr(store, "create_bytes", lambda key, data: create(key, data) and False)
+    address, identity = ArtifactAddress(store, "runs/a/decision", Decision), Identity.of("promote", 1, {})
+    first, second = address.attempt(identity), address.attempt(identity)
+    assert not first.publish().reused
+    assert second.publish().reused

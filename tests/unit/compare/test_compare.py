@@ -108,6 +108,13 @@ def test_overrides_come_last() -> None:
     assert chosen.laid_over(QUICKSTART)["finetune.learning_rate"] == 2e-4
 
 
+def test_a_candidate_with_a_teacher_or_a_critic_is_refused() -> None:
+    advantage = "grade.advantage={baseline = 'none', scale = 'none'}"
+    for setting, found in (("teach.teacher=hub:a/b", "on-policy distillation"), ("value.head=linear", "a critic")):
+        with pytest.raises(BadInputError, match=f"^own: {found}; .*train .* as .*run.*, and `diff` the runs"):
+            candidate(load_recipe("answers_only", [setting, advantage]), OWN)
+
+
 def test_an_overlong_buffer_as_long_as_a_completion_is_refused_unless_the_run_has_it() -> None:
     buffer = ["grade.reward.truncated=soft_overlong", "grade.reward.overlong_buffer_tokens=12"]
     with pytest.raises(BadInputError, match="overlong_buffer_tokens is 12, but the run's completions have at most 12"):

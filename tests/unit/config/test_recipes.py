@@ -26,7 +26,7 @@ from flows.config.recipe import Recipe
 from flows.config.recipes import load_profile, load_recipe, recipe_names, validate
 from flows.lookup.checkpoints import trained_sampling
 from flows.lookup.history import read_run
-from flows.opening import RunRequest, opened, with_fixed_model
+from flows.opening import RunRequest, opened, with_fixed_models
 from flows.session.frozen import check_recipe, freeze_recipe, recipe_to_continue
 from stages.evaluate import EvaluateConfig
 from stages.models.from_scratch import ScratchModel
@@ -511,13 +511,15 @@ def test_what_no_run_should_begin_with_is_refused_and_what_has_begun_goes_on(
 def test_a_run_goes_on_from_the_checkpoint_that_it_began_with(tmp_path: Path) -> None:
     store, layout = Store.open(str(tmp_path)), RunLayout("mine")
     promoted = RunLayout(make_run(store).run).promoted
-    recipe = load_recipe("answers_only", ["model={source='checkpoint', name='made'}", "warm_start=null"])
+    rated = "rate={models=[{name='big', source={source='checkpoint', name='made'}}, {name='start'}]}"
+    recipe = load_recipe("answers_only", ["model={source='checkpoint', name='made'}", "warm_start=null", rated])
 
     def opened_with() -> Recipe:
-        return with_fixed_model(recipe_to_continue(store, layout, recipe), store, layout)
+        return with_fixed_models(recipe_to_continue(store, layout, recipe), store, layout)
 
     begun = opened_with()
     assert begun.model == StoredModel(name="runs/made/iterations/0004/checkpoint")
+    assert begun.rate is not None and [model.source for model in begun.rate.models] == [begun.model, None]
     freeze_recipe(store, layout, begun)
     store.delete(promoted)  # what is promoted now has no meaning for the run
     assert opened_with() == begun

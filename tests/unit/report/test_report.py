@@ -11,9 +11,9 @@ import pytest
 
 from artifacts.address import ArtifactAddress
 from artifacts.identity import Identity
-from artifacts.layout import RunLayout
+from artifacts.layout import RunLayout, manifest_key
 from artifacts.reading import Artifact
-from artifacts.refs import Report
+from artifacts.refs import Checkpoint, Ref, Report
 from artifacts.schemas import RESULTS, TableSchema
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord, overview, read_run
@@ -29,6 +29,7 @@ from flows.report.run_view import RunView
 from flows.report.suites import OWN, curves
 from flows.report.summary import before_after_rows, measure_rows, summary
 from flows.report.terminal.live import table_row
+from stages.promotion.promoted import read_promoted, write_promoted
 from stages.statistics.totals import totals
 from stages.strategies.figures import stored_figures
 from tests.support.made_run import WRONG, make_run
@@ -59,6 +60,27 @@ def test_strategies_at_test_time_are_compared_with_training(
     for when in ("before", "after"):
         figures = stored_figures(Artifact.at(store, layout.evaluation(when)))
         assert f"<td>{interval_text(figures.strategies['majority'].accuracy)}</td>" in page
+
+
+@pytest.mark.parametrize(("part", "stale"), [("checkpoint", "after"), ("report", "before")])
+def test_test_results_of_another_model_than_the_one_that_is_promoted_are_not_shown(
+    tmp_path: Path, part: str, stale: str
+) -> None:
+    """After `iterate` another checkpoint is promoted, and after `--refresh sft` GRPO starts from another model."""
+    store = Store.open(str(tmp_path / "store"))
+    layout = make_run(store, iterations=1)
+    assert set(read_run(store, layout.run).evaluations) == {"before", "after"}
+    other = Ref[Checkpoint]("Checkpoint", "models/other", "0" * 64)
+    if part == "checkpoint":
+        promoted = read_promoted(store, layout.promoted)
+        assert promoted is not None
+        changed = promoted.model_copy(update={"checkpoint": other, "checksum": ""})
+        write_promoted(changed, store, layout.promoted)
+    else:
+        report = Artifact.at(store, layout.iteration(0, "report"))
+        manifest = report.manifest.model_copy(update={"inputs": {**report.manifest.inputs, "weights": other.as_json()}})
+        store.write_bytes(manifest_key(report.key), manifest.to_bytes())
+    assert set(read_run(store, layout.run).evaluations) == {"before", "after"} - {stale}
 
 
 def test_the_page_fetches_nothing_and_runs_nothing(files: dict[str, bytes]) -> None:

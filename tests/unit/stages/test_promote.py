@@ -273,6 +273,26 @@ def test_a_tolerant_pointer_goes_back_from_what_stands_to_the_best(tmp_path: Pat
     )
 
 
+def test_the_pointer_names_the_card_of_the_decision_that_was_made_again(tmp_path: Path) -> None:
+    """`--refresh promote` publishes the same decision in another folder, and the run has gone on since."""
+    store = Store.open(str(tmp_path / "store"))
+    layout = make_run(store, iterations=2)
+    before = read_promoted(store, layout.promoted)
+    assert before is not None and before.iteration == before.decided_at_iteration == 2
+    decision = Artifact.at(store, layout.iteration(2, "decision"), Decision)
+    store.delete(f"{decision.key}/{MANIFEST_NAME}")
+    incumbent = Artifact.at(store, layout.iteration(1, "decision"), Decision).ref
+    again = promote(
+        make_context(store, tmp_path), PromoteConfig(), before.checkpoint, before.report, incumbent, iteration=2,
+        pointer=layout.promoted, out=ArtifactAddress(store, decision.key, Decision),
+    )  # fmt: skip
+    assert again.digest == decision.ref.digest
+    after = read_promoted(store, layout.promoted)
+    assert after is not None and after.model_card != before.model_card
+    assert after.model_card.startswith(f"{decision.key}/{Artifact.at(store, decision.key).manifest.attempt}/")
+    assert store.exists(after.model_card)
+
+
 def test_the_model_card_is_one_that_hugging_face_reads(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "store"))
     layout = make_run(store, iterations=3)

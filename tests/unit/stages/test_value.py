@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shutil
 import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -37,12 +38,15 @@ from artifacts.tensors import BATCH_FILE
 from stages.context import Profile, StageContext
 from stages.grpo.gae import gae, lambda_of_length, last_token_rewards
 from stages.grpo.packing import PackConfig
+from stages.models.adapters import BASE_LINK
+from stages.models.stored import base_ref
 from stages.optional.pretrain import pretrain
 from stages.optional.value import Valued, value
 from stages.pack import pack
 from stages.training.critic import PretrainConfig, ValueConfig
 from stages.training.launch import Weights
 from stages.training.worker_group.hardware import TrainHardware
+from tests.support.adapters import save_adapter
 from tests.support.trainer_processes import workers
 from tests.support.trees import VOCAB, save_model
 
@@ -296,15 +300,25 @@ def test_rollouts_of_another_tokenizer_are_refused(lab: Lab, tmp_path: Path) -> 
     assert "\n" not in str(refused.value)
 
 
+def masked_grades(lab: Lab, key: str) -> Ref[Grades]:
+    """Grades of the rollouts without any advantage."""
+    table = Artifact.open(lab.store, lab.grades).read_table(GRADES_FILE, GRADES)
+    attempt = ArtifactAddress(lab.store, f"{key}/grades", Grades).attempt(Identity.of("grade", 1, {}))
+    attempt.write_table(GRADES_FILE, table.with_columns(pl.lit(None, pl.Float64).alias("advantage")), GRADES)
+    return attempt.publish()
+
+
+def test_a_critic_that_starts_from_an_adapter_is_kept_with_its_base(lab: Lab, tmp_path: Path) -> None:
+    attempt = ArtifactAddress(lab.store, "adapter", Checkpoint).attempt(Identity.of("adopt", 1, {}))
+    with attempt.folder(tmp_path) as folder:
+        shutil.copytree(save_adapter(tmp_path / "made", lab.ctx.local_folder(lab.model)), folder, dirs_exist_ok=True)
+    adapter = attempt.publish(base=lab.model)
+    valued = lab.value("kept", Weights(adapter), sampled=(lab.rollouts, masked_grades(lab, "kept")))
+    assert base_ref(lab.store, valued.critic.checkpoint) == lab.model
+    assert (lab.ctx.local_folder(valued.critic.checkpoint) / BASE_LINK / "config.json").exists()
+
+
 def test_an_iteration_without_completions_keeps_the_critic(lab: Lab) -> None:
-    before = lab.rollouts, lab.grades
-    try:
-        table = Artifact.open(lab.store, lab.grades).read_table(GRADES_FILE, GRADES)
-        attempt = ArtifactAddress(lab.store, "masked/grades", Grades).attempt(Identity.of("grade", 1, {}))
-        attempt.write_table(GRADES_FILE, table.with_columns(pl.lit(None, pl.Float64).alias("advantage")), GRADES)
-        lab.grades = attempt.publish()
-        valued = lab.value("masked")
-    finally:
-        lab.rollouts, lab.grades = before
+    valued = lab.value("masked", sampled=(lab.rollouts, masked_grades(lab, "masked")))
     assert len(lab.tables(valued.values)[0]) == 0
     assert lab.facts(valued.critic.checkpoint) == {"steps": [], "unchanged": True, "state_follows": False}
