@@ -304,14 +304,22 @@ class _Kind(Enum):
     OTHER = "neither a file nor a folder"
 
 
+_OF_OTHERS = (".prefect", "lost+found")
+"""Folders at the root that hold no artifacts: the server of another account, and what a file system keeps there."""
+
+
 def _below(root: Path, prefix: str) -> Iterator[tuple[str, _Kind]]:
     """Yields the path from the root and the kind of each non-folder below a prefix.
 
-    Links are not followed.
+    Links are not followed. Folders of others that may not be read are left out.
     """
     try:
         entries = list(os.scandir(root / prefix))
     except (FileNotFoundError, NotADirectoryError):
+        return
+    except PermissionError:
+        if prefix not in _OF_OTHERS:
+            raise
         return
     for entry in entries:
         key = f"{prefix}/{entry.name}" if prefix else entry.name

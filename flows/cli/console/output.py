@@ -1,6 +1,7 @@
 """Prints the results of commands on stdout: one JSON document, or text."""
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -72,18 +73,27 @@ def print_damaged_json(document: Mapping[str, Any], store: Store, damaged: Seque
 
 
 def local_folder(store: Store) -> Path:
-    """Returns `.prefect`, the folder for local files other than artifacts, in a directory store or the default store.
+    """Returns the folder for local files other than artifacts.
+
+    It is PREFECT_HOME if that is set, else `.prefect` in a directory store or the default store.
 
     Raises:
-        StoreError: The folder, or an entry of it, is a symbolic link, so that files would be written elsewhere.
+        StoreError: The folder, or an entry of it, is a symbolic link, so that files would be written elsewhere; or it
+            cannot be read.
     """
-    folder = store.local_path(".prefect") or Path(DEFAULT_STORE) / ".prefect"
-    links = [path for path in (folder, *(folder.iterdir() if folder.is_dir() else ())) if path.is_symlink()]
+    if home := os.environ.get("PREFECT_HOME"):
+        return Path(home)
+    folder, elsewhere = store.local_path(".prefect") or Path(DEFAULT_STORE) / ".prefect", "or let PREFECT_HOME name"
+    try:
+        links = [path for path in (folder, *(folder.iterdir() if folder.is_dir() else ())) if path.is_symlink()]
+    except PermissionError as error:
+        raise StoreError(
+            str(folder), "a folder that may not be read", "a folder of yours", f"correct it, {elsewhere} another folder"
+        ) from error
     if links:
         raise StoreError(
-            str(links[0]), "a symbolic link", "a file or a folder of its own",
-            "remove it; PREFECT_HOME can name another folder for Prefect's database",
-        )  # fmt: skip
+            str(links[0]), "a symbolic link", "a file or a folder of its own", f"remove it, {elsewhere} another folder"
+        )
     return folder
 
 

@@ -3,6 +3,8 @@
 import errno
 import os
 import shutil
+import tempfile
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ from artifacts.layout import MANIFEST_NAME
 from artifacts.refs import Checkpoint, Decision, Grades
 from artifacts.store.store import LeadsOutError, S3Options, Store
 from artifacts.verification import verify
+from flows.cli.console import output
+from flows.upkeep.removal import unfinished_writes
 from stages.models.source import local_folder
 
 
@@ -223,6 +227,49 @@ def test_a_manifest_that_names_files_outside_of_its_folder_is_damage(tmp_path: P
     attempt.publish()
     (damage,) = verify(store).damaged
     assert (damage.file, damage.expected) == (f"{address.key}/{MANIFEST_NAME}", "names of files in its folder")
+
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def of_root() -> Generator[Path]:
+    """A folder that everybody may use, with folders that only root may; the test is not root."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another account")
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    folder.chmod(0o777)
+    Store.open(str(folder)).write_bytes("runs/a/file", b"1")
+    for name in (".prefect", "lost+found"):
+        (folder / name).mkdir(mode=0o700)
+    os.seteuid(NOBODY)
+    try:
+        yield folder
+    finally:
+        os.seteuid(0)
+        shutil.rmtree(folder)
+
+
+def test_what_others_keep_in_a_store_does_not_hide_the_artifacts(
+    of_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.open(str(of_root))
+    assert list(store.list("")) == ["runs/a/file"]
+    assert verify(store).damaged == [] and unfinished_writes(store) == []
+    monkeypatch.delenv("PREFECT_HOME", raising=False)
+    with pytest.raises(StoreError, match=r"\.prefect: a folder that may not be read; .*PREFECT_HOME name another"):
+        output.local_folder(store)
+    monkeypatch.setenv("PREFECT_HOME", "/tmp/mine")
+    assert output.local_folder(store) == Path("/tmp/mine")
+
+
+def test_an_unreadable_folder_of_runs_is_an_error(of_root: Path) -> None:
+    os.seteuid(0)
+    (of_root / "runs").chmod(0o700)
+    os.seteuid(NOBODY)
+    store = Store.open(str(of_root))
+    with pytest.raises(StoreError, match="not readable"):
+        list(store.list(""))
 
 
 def test_a_link_that_was_made_though_the_file_system_says_that_it_was_there_is_ours(
