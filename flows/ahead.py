@@ -93,7 +93,7 @@ def wait_for_start(session: Session) -> None:
 def sample_all(session: Session, puzzles: Ref[Puzzles], start: Position, last: int) -> None:
     """Samples the iterations up to `last`, each as soon as its weights are published, while another flow run trains.
 
-    The trainer itself samples the iteration after a rollback.
+    It ends after the iteration in which the run stops. The trainer itself samples the iteration after a rollback.
 
     Raises:
         DeerstalkerError: The trainer has not published within `stage_timeout_s`.
@@ -103,14 +103,15 @@ def sample_all(session: Session, puzzles: Ref[Puzzles], start: Position, last: i
         if n > 2:
             _wait_for(session, session.layout.iteration(n - 2, "decision"), "the trainer")
             policy = _policy_after(session, n - 2)
-        if session.has(n, "rollouts") or _rolled_back(session, n - 1):
-            continue
-        try:
-            _sample(session, puzzles, start, policy, n)
-        except IdentityMismatchError:
-            if not _rolled_back(session, n - 1):  # otherwise the trainer has replaced the rollouts
-                raise
-        session.ctx.remove_old_copies()
+        if not (session.has(n, "rollouts") or _rolled_back(session, n - 1)):
+            try:
+                _sample(session, puzzles, start, policy, n)
+            except IdentityMismatchError:
+                if not _rolled_back(session, n - 1):  # otherwise the trainer has replaced the rollouts
+                    raise
+            session.ctx.remove_old_copies()
+        if session.stops_in(n):  # the trainer runs the stage that `stop_after` names, unless it is `sample`
+            return
 
 
 def _sample(session: Session, puzzles: Ref[Puzzles], start: Position, policy: Ref[Checkpoint], n: int) -> None:

@@ -40,6 +40,7 @@ from stages.answering.measured import BenchmarkedModel, check_graders, measured
 from stages.answering.prices import dollars
 from stages.answering.purchase import REFUSALS, Service
 from stages.answering.stored import answers_key, missing_questions, stored_answers
+from stages.environments.tables import observed_by_id
 from stages.environments.thoughts import thought_opened
 from stages.evaluate import EvaluateConfig
 
@@ -113,6 +114,7 @@ def benchmark(request: BenchmarkRequest) -> Benchmark:
         puzzles, split, config = measured_puzzles(request.puzzles, request.suite, first, stages)
         work = _Work(request, stages, puzzles, split, chosen_puzzles(store, puzzles, split, config.puzzles))
         check_graders(work.chosen)
+        check_turns(models, work.chosen)
         estimates = work.estimates([model for model in models if isinstance(model, ApiModel)])
         for item in estimates:
             stages.live.line(item.line())
@@ -128,6 +130,20 @@ def benchmark(request: BenchmarkRequest) -> Benchmark:
         )
         work.raise_failures()
         return result
+
+
+def check_turns(models: Sequence[ApiModel | CheckpointModel], puzzles: pl.DataFrame) -> None:
+    """Refuses to ask an API for episodes, of which it would be asked the first turn alone.
+
+    Raises:
+        BadInputError: A model is one of an API, and the puzzles are episodes.
+    """
+    asked = next((model for model in models if isinstance(model, ApiModel)), None)
+    if asked is not None and observed_by_id(puzzles) is not None:
+        raise BadInputError(
+            f"model {asked.name!r}", "an API, and the puzzles are episodes of several turns",
+            "checkpoints, which play them", "name the checkpoints with --only",
+        )  # fmt: skip
 
 
 def _as_trained(model: ApiModel | CheckpointModel, store: Store) -> ApiModel | CheckpointModel:

@@ -196,8 +196,13 @@ def make_plan(
         prompt: Mean tokens of a prompt.
 
     Raises:
-        BadInputError: The shape of the recipe's model is unknown.
+        BadInputError: Engines run elsewhere, or the shape of the recipe's model is unknown.
     """
+    if urls := profile.engine.external_urls:
+        raise BadInputError(
+            "engine.external_urls", f"{len(urls)} engine{'s' * (len(urls) != 1)} elsewhere",
+            "none: a plan is of engines on the trainer's GPUs", "leave it out, and add it to the written profile",
+        )  # fmt: skip
     size = model_size(recipe.model)
     if size.shape is None:
         raise BadInputError(

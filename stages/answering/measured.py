@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import cast
 
 import polars as pl
@@ -117,6 +118,8 @@ def measured(
     counted = answers.drop_nulls("completion_tokens")
     default, *others = graders_of(puzzles)
     known = puzzles_by_id(puzzles, thought_opened=thought_opened)
+    if kind == "openai":
+        known = {name: replace(puzzle, thinking=puzzle.thinking.of_an_api()) for name, puzzle in known.items()}
     first = results_of(answers, known, cast(Grader, default), prove=True)  # statements are the same for all graders
     results = {default: first} | {grader: results_of(answers, known, cast(Grader, grader)) for grader in others}
     return BenchmarkedModel(

@@ -60,6 +60,13 @@ def single_grade(words: str | None, accuracy: float, note: str = "", *, value: s
     return Graded(accuracy, right, {ANSWER: Parsed(kept, value, right, note)})
 
 
+def is_partial(answer: Parsed) -> bool:
+    """Returns whether the words of an answer are only its beginning, or a score in place of an answer."""
+    if answer.text is None:
+        return False
+    return len(answer.text) == _KEPT_CHARACTERS or (answer.value is None and not answer.note)
+
+
 def between_tags(text: str) -> tuple[int, int] | None:
     """Returns start and end of the words from `<answer>` to the last `</answer>`; None if there is no such pair."""
     close = text.rfind(CLOSE_TAG)

@@ -42,6 +42,10 @@ class ThinkingConfig(Config):
         """
         return self.model_copy(update={"rule": "required"}) if opened and self.rule == "cut" else self
 
+    def of_an_api(self) -> "ThinkingConfig":
+        """Returns the rule for replies of an API, which states thoughts beside the text or hides them."""
+        return self.model_copy(update={"rule": "cut"}) if self.rule == "required" else self
+
     @property
     def before_answer(self) -> str:
         """What precedes an answer without a thought, so that it is read; empty if nothing must."""
@@ -49,6 +53,12 @@ class ThinkingConfig(Config):
 
 
 DEFAULT_THINKING = ThinkingConfig()
+
+
+def said(text: str, thinking: ThinkingConfig) -> str:
+    """Returns a completion without its thoughts and the spaces around; empty if it has no answer."""
+    start = answer_start(text, thinking)
+    return "" if start is None else text[start:].strip()
 
 
 def answer_start(text: str, thinking: ThinkingConfig) -> int | None:

@@ -19,7 +19,8 @@ from artifacts.refs import Answers, Checkpoint, Puzzles, Ref, Rollouts, Texts
 from artifacts.schemas import ANSWERS, ANSWERS_FILE, BY_TOOL, PUZZLES, ROLLOUTS, TEXTS, TEXTS_FILE, as_table
 from stages.context import StageContext
 from stages.environments.puzzle import Grader, Puzzle
-from stages.environments.tables import graded_texts, puzzles_by_id, taught_passages, thinking_of
+from stages.environments.solver_tool import own_words
+from stages.environments.tables import graded_texts, observed_by_id, puzzles_by_id, taught_passages, thinking_of
 from stages.environments.thoughts import thought_opened
 from stages.models.tokenizers.chat import chat_tokenizer
 from stages.models.tokenizers.digest import tokenizer_digest
@@ -151,8 +152,11 @@ def _candidates(
         asked = Artifact.open(ctx.store, Ref(**source.manifest.inputs["puzzles"]))
         split = source.manifest.identity.config["split"]
         asked_table = asked.read_table(f"{split}.parquet", PUZZLES)
+        if observed_by_id(asked_table) is not None:
+            raise BadInputError("distil.teacher", "answers to episodes", "answers of one turn", "name other answers")
         known = puzzles_by_id(asked_table, thought_opened=thought_opened(source.manifest.facts))
-        candidates = _of_answers(source.read_table(ANSWERS_FILE, ANSWERS), known)
+        of_api = "weights" not in source.manifest.inputs
+        candidates = _of_answers(source.read_table(ANSWERS_FILE, ANSWERS), known, of_api=of_api)
     else:
         own_train = own.read_table("train.parquet", PUZZLES)
         known = puzzles_by_id(own_train, thought_opened=thought_opened(source.manifest.facts))
@@ -195,11 +199,20 @@ def _of_rollouts(rollouts: pl.DataFrame, known: Mapping[str, Puzzle]) -> list[Te
     return candidates
 
 
-def _of_answers(answers: pl.DataFrame, known: Mapping[str, Puzzle]) -> list[TeacherText]:
+def _of_answers(answers: pl.DataFrame, known: Mapping[str, Puzzle], *, of_api: bool) -> list[TeacherText]:
+    if not of_api and any(own_words(text) != text for text in answers["text"]):
+        raise BadInputError(
+            "distil.teacher",
+            "answers with words of a tool, which are not the teacher's",
+            "answers without a tool",
+            "ask the checkpoint with tool_calls = 0",
+        )
     candidates: list[TeacherText] = []
     for row in answers.sort("group", "sample").iter_rows(named=True):
         outcome = {"answered": None, "length": "truncated"}.get(row["outcome"], row["outcome"])
         text, puzzle = row["text"], _puzzle(row["prompt_id"], known)
+        if of_api:
+            puzzle = replace(puzzle, thinking=puzzle.thinking.of_an_api())
         if row["reasoning"]:
             marks = puzzle.thinking
             text = f"{marks.opening}\n{row['reasoning'].strip()}\n{marks.closing}\n\n{text}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from artifacts.documents.conversation import readable
 from stages.environments.puzzle import Graded
+from stages.environments.thoughts import said
 from stages.strategies.config import Sift
 from stages.strategies.requests import STICKER, Chain, Continuation, Key, Request, keys_of
 
@@ -63,7 +64,7 @@ class _Asking:
         replies = self.ask(texts)
         for key, reply in replies.items():
             self.add(key, step, reply)
-        return {key: reply.text for key, reply in replies.items()}
+        return self._said(replies)
 
     def compare(self, prompts: TextByKey, stickers: TextByKey) -> tuple[list[Key], TextByKey]:
         """Answers from each sticker alone and with the puzzle.
@@ -80,7 +81,11 @@ class _Asking:
             self.add(key, "answer from the sticker", alone[key])
             agreed = key not in disagreeing
             self.add(key, "answer" if agreed else "answer with the sticker", both[key], answer=agreed)
-        return disagreeing, {key: reply.text for key, reply in both.items()}
+        return disagreeing, self._said(both)
+
+    def _said(self, replies: Mapping[Key, Continuation]) -> TextByKey:
+        """Returns the replies without their thoughts."""
+        return {key: said(reply.text, self._run.puzzles[key[0]].thinking) for key, reply in replies.items()}
 
 
 def agree(first: Graded, second: Graded) -> bool:

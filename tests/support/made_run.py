@@ -33,6 +33,7 @@ from stages.grade import grade
 from stages.pack import pack
 from stages.prepare import PrepareConfig, identity_of, prepare
 from stages.promote import promote
+from stages.statistics.records import read_decision
 from stages.statistics.totals import totals
 from stages.strategies.figures import sample_figures
 from tests.support import memory_store
@@ -127,7 +128,8 @@ class _Maker:
             weights = self._checkpoint(self.layout.iteration(n, "checkpoint"), n, skill)
             report = self._report(self.layout.iteration(n, "report"), puzzles, weights, "val", skill)
             decision = self._promote(recipe, weights, report, decision, n)
-        self._report(self.layout.evaluation("after"), puzzles, weights, "test", 0.4 + 0.08 * iterations)
+        promoted = read_decision(decision, self.store).standing.checkpoint
+        self._report(self.layout.evaluation("after"), puzzles, promoted, "test", 0.4 + 0.08 * iterations)
 
     def _address(self, key: str, kind: type[Any]) -> ArtifactAddress[Any]:
         return ArtifactAddress(self.store, key, kind)

@@ -12,7 +12,7 @@ from artifacts.address import ArtifactAddress
 from artifacts.documents.self_checksum import sealed_json
 from artifacts.errors import BadInputError
 from artifacts.identity import Identity
-from artifacts.layout import MANIFEST_NAME, RunLayout
+from artifacts.layout import MANIFEST_NAME, RunLayout, manifest_key
 from artifacts.lineage import lineage
 from artifacts.reading import Artifact
 from artifacts.refresh import Refresh, Refreshes, record_done, record_request
@@ -59,6 +59,9 @@ def linked_folder(made: tuple[Store, RunLayout], tmp_path_factory: pytest.TempPa
         before = {"checkpoint": checkpoint, "state": state}
     pointer = json.loads(store.read_bytes(layout.promoted))
     third = Artifact.at(store, layout.iteration(3, "checkpoint")).ref
+    after = Artifact.at(store, layout.evaluation("after"))
+    inputs = {**after.manifest.inputs, "weights": third.as_json()}
+    store.write_bytes(manifest_key(after.key), after.manifest.model_copy(update={"inputs": inputs}).to_bytes())
     decision = Artifact.open(store, Ref(**pointer["decision"]))
     content = decision.read_json("decision.json")
     for place in ("standing", "best"):

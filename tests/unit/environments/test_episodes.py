@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from artifacts.errors import BadInputError
+from flows.benchmark import check_turns
+from flows.config.models_file import ApiModel, CheckpointModel
 from stages.environments import environment
 from stages.environments.capabilities import TakesSteps
 from stages.environments.puzzle import Puzzle
@@ -15,6 +17,7 @@ from stages.environments.user_code.config import FunctionConfig
 from stages.sampling.collect import tool_of
 from stages.sampling.config import SamplingConfig
 from stages.sampling.turns import Steps
+from tests.support.api_side import question
 from tests.support.episodes import WILD, game
 
 
@@ -61,6 +64,17 @@ def test_the_game_of_the_page_is_played_and_graded(folder: Path) -> None:
         numbers.add(int(turns[-1]))
     assert len(numbers) > 4
     assert [graded(text, items[0]).accuracy for text in ("", "x", "12")] == pytest.approx([0.0, 0.0, 0.15])
+
+
+def test_a_benchmark_asks_no_api_for_an_episode(folder: Path) -> None:
+    """It would be asked the first turn alone."""
+    api = ApiModel(name="api", kind="openai", model="m", base_url="https://example.org/v1")
+    ours = CheckpointModel(name="ours", kind="checkpoint", checkpoint="run")
+    items = to_table(episodes(folder, "guess.py:Guess"))
+    check_turns([ours], items)
+    check_turns([api, ours], to_table([question("Who?", "x")]))
+    with pytest.raises(BadInputError, match=r"model 'api': .*episodes .*--only"):
+        check_turns([ours, api], items)
 
 
 @pytest.mark.parametrize("name", ["wild.py:Count", "wild.py:Gym"])

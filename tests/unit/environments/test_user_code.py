@@ -34,6 +34,7 @@ from stages.grade import GradeConfig, grade
 from stages.prepare import SPLITS, PrepareConfig, identity_of, prepare
 from stages.processes import user_file
 from stages.statistics.first_rewards import check_first_rewards
+from stages.strategies.think_twice import last_answer
 from tests.support.json_page import check_documented
 from tests.support.user_tasks import WILD, readme_recipe, readme_task
 
@@ -182,6 +183,12 @@ def test_scores_are_no_votes(folder: Path) -> None:
     graded = user_environment(name).grade_many([("score 0.5", puzzle), ("is 3", puzzle)])
     assert [one.accuracy for one in graded] == [0.5, 1.0]
     assert [answer.value for one in graded for answer in one.answers.values()] == [None, None]
+
+
+def test_a_further_round_quotes_the_answer_and_not_its_score(folder: Path) -> None:
+    text = "score 0.5 is what I say"
+    (grade,) = graded(folder, ["score 0.5"])
+    assert last_answer(grade, text) == text
 
 
 def test_names_that_are_no_environment(folder: Path) -> None:

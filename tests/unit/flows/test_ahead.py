@@ -19,6 +19,7 @@ from flows.inputs.credit import CreditModels
 from flows.iteration import Position
 from flows.lookup.history import IterationRecord
 from flows.report.metrics import values_of
+from flows.session.calls import task_run_name
 from flows.session.session import Session
 from stages.promote import weights_after
 from stages.statistics.records import DECISION_FILE, MeasuredCheckpoint, PromotionDecision
@@ -131,6 +132,15 @@ def test_a_sampler_that_reads_the_store_asks_for_the_same_rollouts(store: Store,
     made = {n: Artifact.at(store, LAYOUT.iteration(n, "rollouts")).manifest.attempt for n in range(1, LAST + 1)}
     ahead.sample_all(run, PUZZLES, trained.first, LAST)  # it finds all of them, and so needs no engine
     assert made == {n: Artifact.at(store, LAYOUT.iteration(n, "rollouts")).manifest.attempt for n in range(1, LAST + 1)}
+
+
+@pytest.mark.parametrize("stage", ["sample", "promote"])
+def test_a_sampler_ends_after_the_iteration_that_stop_after_names(store: Store, tmp_path: Path, stage: str) -> None:
+    trained, run = Trained(store), session(store, tmp_path, "stage_timeout_s=0.6")
+    for n in (1, 2):
+        sampled(run, n, trained.first.policy)
+    run.last_task_run = task_run_name(stage, "0002")
+    ahead.sample_all(run, PUZZLES, trained.first, LAST)  # it would wait for the trainer before iteration 3
 
 
 def test_what_was_sampled_ahead_of_a_rollback_is_replaced_and_its_files_stay(store: Store, tmp_path: Path) -> None:

@@ -204,7 +204,10 @@ def test_each_command_that_looks_wants_a_store(
     assert "two stores" in capsys.readouterr().err
 
 
-def test_a_link_in_the_place_of_a_server_log_is_not_written_through(folder: Path, run: Run, tmp_path: Path) -> None:
+def test_a_link_in_the_place_of_a_server_log_is_not_written_through(
+    folder: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PREFECT_HOME", raising=False)
     profile = tmp_path / "profile"
     profile.write_text("export PATH")
     (folder / ".prefect").mkdir()

@@ -112,6 +112,14 @@ def test_a_trainer_beside_engines_elsewhere_is_refused_if_it_does_not_fit() -> N
         refuse_unfit(recipe, load_profile("cuda", [*urls, "trainer.processes=8"]), (H100,) * 4)
 
 
+@pytest.mark.parametrize("replicas", ["auto", "1"])
+def test_engines_that_run_elsewhere_are_not_planned(replicas: str) -> None:
+    """The plan would count them on the trainer's GPUs, and the profile that it writes would not name them."""
+    changes = ['engine.external_urls=["http://127.0.0.1:1"]', f"engine.replicas={replicas}"]
+    with pytest.raises(BadInputError, match=r"^engine.external_urls: 1 engine elsewhere; expected none"):
+        make_plan(load_recipe("open_rs1"), load_profile("cuda", changes), cluster("8x80"))
+
+
 def test_a_model_that_does_not_divide_is_refused() -> None:
     """The 14B model has 40 heads and 8 key-value heads, the 1.5B model 12 and 2."""
     large, small = load_recipe("openpipe_14b"), load_recipe("open_rs1")

@@ -1,6 +1,7 @@
 """A checkpoint among the models of a benchmark, and puzzles that nothing could grade."""
 
 import datetime
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -9,13 +10,16 @@ from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError
 from artifacts.reading import Artifact
 from artifacts.refs import Answers
-from artifacts.schemas import ANSWERS
+from artifacts.schemas import ANSWERS, as_table
 from stages.answer import ANSWERS_FILE, AnswerConfig, AskedCheckpoint, answer, chosen_puzzles
 from stages.answering.measured import check_graders, measured, results_of
 from stages.answering.prices import HourPrice
+from stages.answering.purchase import PuzzleSample, row_of
+from stages.answering.reply import Reply
 from stages.environments.logic_puzzles.answers import write_answer
 from stages.environments.puzzle import Puzzle
 from stages.environments.tables import puzzles_by_id, to_table
+from stages.environments.thoughts import ThinkingConfig
 from stages.sampling.config import SamplingConfig
 from stages.statistics.totals import totals
 from tests.support.api_side import question
@@ -54,6 +58,28 @@ def test_a_checkpoint_answers_as_a_model_of_a_benchmark(opened: Opener, puzzles:
     assert slow.cost_per_answer is None
     with pytest.raises(BadInputError, match="not in the puzzle set"):
         chosen_puzzles(place.ctx.store, place.puzzles, "test", 4)
+
+
+def test_an_api_that_hides_its_thoughts_answers_a_set_that_requires_them(puzzles: list[Puzzle]) -> None:
+    """Its replies have no mark; a checkpoint's answers without one are missing."""
+    asked = [replace(puzzle, thinking=ThinkingConfig(rule="required")) for puzzle in puzzles[:2]]
+    rows = [
+        row_of(PuzzleSample(puzzle.prompt_id, group, 0, puzzle.prompt), reply(write_answer(puzzle)))
+        for group, puzzle in enumerate(asked)
+    ]
+    figures_of = partial(
+        measured, as_table(rows, ANSWERS), to_table(asked), name="m", model="m", key="k", price=None, tokens_per_s=None
+    )
+    assert figures_of(kind="openai").all_right.mean == 1.0
+    assert figures_of(kind="checkpoint").all_right.mean == 0.0
+
+
+def reply(text: str) -> Reply:
+    """The reply of an API with a text alone."""
+    return Reply(
+        text=text, reasoning=None, outcome="answered", finish_reason="stop", detail=None, usage={}, response_id="",
+        model="m", fingerprint=None, provider=None, latency_s=1.0, attempts=1, charged=0,
+    )  # fmt: skip
 
 
 def test_puzzles_of_another_grader_are_refused_before_anything_is_bought() -> None:

@@ -19,16 +19,20 @@ from artifacts.refs import Answers, Checkpoint, Puzzles, Ref, Rollouts, Texts
 from artifacts.schemas import ANSWERS, ANSWERS_FILE, PUZZLES, ROLLOUTS, TEXTS, TEXTS_FILE, as_table
 from artifacts.store.store import Store
 from stages.context import Profile, StageContext
+from stages.environments import environment
 from stages.environments.generate import TIERS, generate
 from stages.environments.logic_puzzles.answers import write_answer
 from stages.environments.puzzle import Puzzle
 from stages.environments.tables import graded_texts, puzzles_by_id, to_table
+from stages.environments.thoughts import ThinkingConfig
+from stages.environments.user_code.config import FunctionConfig
 from stages.models.from_scratch import ScratchModel
 from stages.models.source import materialise
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.optional.distil import distil
 from stages.optional.sft import SftConfig, learning_rate_of, sft, text_groups
 from stages.texts.selection import DistilConfig, TeacherText, TextLimits, select
+from tests.support.episodes import game
 
 SMALL = ScratchModel(hidden=32, layers=1, heads=1, kv_heads=1, head_dim=32, intermediate=32)
 TRAIN, HELD_OUT = 6, 2
@@ -100,6 +104,23 @@ def rollouts_of(
     attempt = publish(ctx, Rollouts, key)
     attempt.write_table("r.parquet", as_table(rows, ROLLOUTS), ROLLOUTS)
     return attempt.publish(weights=weights)
+
+
+def answers_of(ctx: StageContext, rows: Sequence[dict[str, Any]], *, split: str, **inputs: Ref[Any]) -> Ref[Answers]:
+    """Publishes answers, right ones if a row changes nothing; those of a checkpoint have an input `weights`."""
+    table = [
+        {
+            "answer": str(i), "prompt_id": puzzle.prompt_id, "group": i, "sample": 0, "text": write_answer(puzzle),
+            "reasoning": None, "outcome": "answered",
+            "finish_reason": "stop", "detail": None, "prompt_tokens": 1, "completion_tokens": None, "usage": "{}",
+            "response_id": "", "model": "m", "fingerprint": None, "provider": None, "latency_s": 1.0, "attempts": 1,
+            "answered_at": "2026-01-01T00:00:00Z", **changes,
+        }
+        for i, (puzzle, changes) in enumerate((row.pop("puzzle"), row) for row in map(dict, rows))
+    ]  # fmt: skip
+    attempt = publish(ctx, Answers, "answers/m", settings={"split": split, "rows": len(rows), "inputs": sorted(inputs)})
+    attempt.write_table(ANSWERS_FILE, as_table(table, ANSWERS), ANSWERS)
+    return attempt.publish(**inputs)
 
 
 def selected(
@@ -285,24 +306,53 @@ def test_stored_answers_of_a_benchmark_teach_only_what_is_not_held_out(
     suite = publish(ctx, Puzzles, "puzzles/suite")
     suite.write_table("test.parquet", to_table(asked), PUZZLES)
     benchmarked = suite.publish()
-    rows = [
-        {
-            "answer": str(i), "prompt_id": puzzle.prompt_id, "group": i, "sample": 0, "text": write_answer(puzzle),
-            "reasoning": "So it was." if i == 0 else None, "outcome": "length" if i == 1 else "answered",
-            "finish_reason": "stop", "detail": None, "prompt_tokens": 1, "completion_tokens": None, "usage": "{}",
-            "response_id": "", "model": "m", "fingerprint": None, "provider": None, "latency_s": 1.0, "attempts": 1,
-            "answered_at": "2026-01-01T00:00:00Z",
-        }
-        for i, puzzle in enumerate(asked)
-    ]  # fmt: skip
-    attempt = publish(ctx, Answers, "answers/m", settings={"split": "test"})
-    attempt.write_table(ANSWERS_FILE, as_table(rows, ANSWERS), ANSWERS)
-    answers = attempt.publish(puzzles=benchmarked)
+    changes = [{"reasoning": "So it was."}, {"outcome": "length"}, *({} for _ in asked[2:])]
+    rows = [{"puzzle": puzzle, **change} for puzzle, change in zip(asked, changes, strict=True)]
+    answers = answers_of(ctx, rows, split="test", puzzles=benchmarked)
     texts = selected(ctx, DistilConfig(), answers, own, model)
     table = kept_texts(ctx, texts)
     assert set(table["digest"]) == {puzzle.digest for puzzle in puzzles[:TRAIN]} - {puzzles[1].digest}
     assert table["text"][0] == f"<think>\nSo it was.\n</think>\n\n{write_answer(puzzles[0])}"
     assert Artifact.open(ctx.store, texts).manifest.facts["rejected"] == {"contaminated": 4, "truncated": 1}
+
+
+def test_words_of_a_tool_in_stored_answers_are_not_taught(ctx: StageContext, puzzles: list[Puzzle]) -> None:
+    own, model = a_set(ctx, puzzles), a_model(ctx, puzzles)
+    told = f"<ask>\nx\n</ask>\n<told>\nThe solver said so\n</told>\n{write_answer(puzzles[0])}"
+    answers = answers_of(ctx, [{"puzzle": puzzles[0], "text": told}], split="train", puzzles=own, weights=model)
+    with pytest.raises(BadInputError, match=r"distil\.teacher: .*words of a tool, .* tool_calls"):
+        selected(ctx, DistilConfig(), answers, own, model)
+
+
+def test_answers_to_episodes_are_not_taught(ctx: StageContext, puzzles: list[Puzzle], tmp_path: Path) -> None:
+    """An API was asked the first turn alone."""
+    (tmp_path / "guess.py").write_text(game())
+    config = FunctionConfig(environment="guess.py:Guess").located(tmp_path)
+    made = environment.of(config).source(config).items({"train": TRAIN + 2 * HELD_OUT, "val": 0, "test": 0}, 7)
+    episodes = made.splits["train"]
+    own, model = a_set(ctx, episodes), a_model(ctx, puzzles)
+    answers = answers_of(ctx, [{"puzzle": episodes[0], "text": "5"}], split="train", puzzles=own)
+    with pytest.raises(BadInputError, match=r"distil\.teacher: .*episodes"):
+        selected(ctx, DistilConfig(keep="all"), answers, own, model)
+
+
+def test_an_api_that_hides_its_thoughts_teaches_a_set_that_requires_them(
+    ctx: StageContext, puzzles: list[Puzzle]
+) -> None:
+    required = [replace(puzzle, thinking=ThinkingConfig(rule="required")) for puzzle in puzzles]
+    own, model = a_set(ctx, required), a_model(ctx, puzzles)
+    rows: list[dict[str, Any]] = [{"puzzle": puzzles[0]}, {"puzzle": puzzles[1], "reasoning": "So it was."}]
+    texts = kept_texts(
+        ctx, selected(ctx, DistilConfig(), answers_of(ctx, rows, split="train", puzzles=own), own, model)
+    )
+    assert texts["text"].to_list() == [
+        f"\n</think>\n{write_answer(puzzles[0])}",
+        f"<think>\nSo it was.\n</think>\n\n{write_answer(puzzles[1])}",
+    ]
+    graded = graded_texts(
+        list(zip(texts["text"], texts["prompt_id"], strict=True)), puzzles_by_id(to_table(required)), "strict"
+    )
+    assert all(grade.exact for grade in graded)
 
 
 def test_the_solver_teaches_and_a_corruption_is_a_control(ctx: StageContext, puzzles: list[Puzzle]) -> None:

@@ -118,11 +118,14 @@ def test_only_the_answer_is_carried_into_the_next_round(puzzles: list[Puzzle]) -
     puzzle = puzzles[0]
     letter = next(iter(puzzle.solution))
     thought = f"I think {letter}. is hard, and so on.\n\n{write_answer(puzzle)}"
-    assert last_answer(grade(thought, puzzle)) == write_answer(puzzle)
-    assert last_answer(grade(WRONG, puzzle)) == ""
+    assert last_answer(grade(thought, puzzle), thought) == write_answer(puzzle)
+    assert last_answer(grade(WRONG, puzzle), WRONG) == ""
     question = environment.get("file:regex:Answer: (.*)")
     item = Puzzle("q", "file:regex:Answer: (.*)", "?", {"answer": "b"}, 0, None, "d", {})
-    assert last_answer(question.grade("Answer: a</answer> b", item)) == "a&lt;/answer&gt; b"
+    said = "Answer: a</answer> b"
+    assert last_answer(question.grade(said, item), said) == "a&lt;/answer&gt; b"
+    long = f"Answer: {'a' * 300}"
+    assert last_answer(question.grade(long, item), long) == long, "a grade keeps the beginning alone"
     assert again_prompt("Q?", "b") == (
         "Q?\nThe assistant's previous answer is: <answer> b </answer>, and please re-answer."
     )
@@ -190,16 +193,22 @@ def test_stickers_without_agreement_end_with_an_answer_without_one(opened: Opene
     assert figures_of(report).strategies["sift"].exact.mean == 1.0, "the first of the prompt's texts is right"
 
 
-def test_a_sticker_that_stays_the_same_is_not_compared_again(opened: Opener, puzzles: list[Puzzle]) -> None:
+@pytest.mark.parametrize("thought", ["", "<think>\nI do not know.\n</think>\n\n"])
+def test_a_sticker_that_stays_the_same_is_not_compared_again(
+    opened: Opener, puzzles: list[Puzzle], thought: str
+) -> None:
+    """Thoughts before stickers and answers are recorded and not asked about."""
+
     def table(puzzle: Puzzle) -> dict[str, str]:
         prompt, right, first = puzzle.prompt, write_answer(puzzle), f"Notes on {puzzle.prompt_id}"
         return {
-            sift.list_facts(prompt): first, first: right, sift.with_facts(prompt, first): WRONG,
-            sift.correct_facts(prompt, first): first, sift.facts_of_answer(WRONG): "Guessed",
-            sift.correct_facts(prompt, "Guessed"): prompt, sift.with_facts(prompt, prompt): right,
+            sift.list_facts(prompt): thought + first, first: right, sift.with_facts(prompt, first): thought + WRONG,
+            sift.correct_facts(prompt, first): thought + first, sift.facts_of_answer(WRONG): f"{thought}Guessed",
+            sift.correct_facts(prompt, "Guessed"): thought + prompt, sift.with_facts(prompt, prompt): right,
         }  # fmt: skip
 
     place, report = sifted(opened, puzzles, table)
+    assert rounds_of(report).filter(pl.col("step") == "sticker")["text"].str.starts_with(thought).all()
     assert rounds_of(report)["step"].to_list()[-4:] == [
         "inverse sticker",
         "sticker",
