@@ -30,6 +30,8 @@ from flows.report.shown_run import publish_report
 from flows.session.calls import Stages
 from stages.context import Profile, StageContext
 from stages.evaluate import EvaluateConfig, evaluate
+from stages.sampling.config import EngineHardware
+from stages.sampling.replicas.placement import fills_gpus
 from stages.strategies.figures import stored_figures
 
 
@@ -205,26 +207,24 @@ class ContextPool:
 
 @contextmanager
 def open_contexts(store: Store, profile: Profile, width: int) -> Generator[ContextPool]:
-    """Opens up to `width` contexts and closes them at the end.
-
-    The contexts share the device's memory equally. If the profile names external engines, each context gets some of
-    them, so there are at most as many contexts as engines.
-    """
-    urls = profile.engine.external_urls
-    count = min(width, len(urls)) if urls else width
+    """Opens up to `width` contexts, whose engines are those of `divided`, and closes them at the end."""
+    profiles = [profile.model_copy(update={"engine": engine}) for engine in divided(profile.engine, width)]
     with ExitStack() as stack:
-        share: dict[str, object] = {"memory_share": profile.engine.memory_share / count}
-        if count > 1 and profile.engine.replicas == "auto" and not urls:
-            share["replicas"] = 1  # the contexts already run in parallel
-        engines = [
-            profile.engine.model_copy(update={**share, "external_urls": urls[number::count]}) for number in range(count)
-        ]
-        yield ContextPool(
-            [
-                stack.enter_context(opened_stages(store, profile.model_copy(update={"engine": engine})))
-                for engine in engines
-            ]
-        )
+        yield ContextPool([stack.enter_context(opened_stages(store, each)) for each in profiles])
+
+
+def divided(engine: EngineHardware, width: int) -> list[EngineHardware]:
+    """Returns the engine settings of up to `width` contexts that run in parallel, each with a share of the memory.
+
+    If there are external engines, each context gets some of them, so there are at most as many contexts as engines. On
+    several GPUs there is one context, whose engines use all of them.
+    """
+    urls, cache = engine.external_urls, engine.kv_cache_gib
+    count = min(width, len(urls)) if urls else 1 if fills_gpus(engine) else width
+    changes = {"memory_share": engine.memory_share / count, "kv_cache_gib": cache and cache / count}
+    if count > 1 and engine.replicas == "auto" and not urls:
+        changes["replicas"] = 1  # the contexts already run in parallel
+    return [engine.model_copy(update={**changes, "external_urls": urls[number::count]}) for number in range(count)]
 
 
 def _report_address(store: Store, suite: str, item: RunCheckpoint) -> ArtifactAddress[Report]:

@@ -1,5 +1,6 @@
 """Trackers: W&B or TensorBoard, chosen by the profile's `tracker`. They are optional views and decide nothing."""
 
+import hashlib
 import importlib
 import importlib.util
 import json
@@ -7,6 +8,7 @@ import os
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -68,11 +70,25 @@ def open_tracker(
     """
     tracker = NO_TRACKER
     if profile.tracker != "none":
-        tracker = _open(profile.tracker, _folder(profile, store), run, recipe, refreshes)
+        tracker = _open(profile.tracker, _folder(profile, store), _Tracked(run, store.url, refreshes), recipe)
     try:
         yield tracker
     finally:
         tracker.close()
+
+
+@dataclass(frozen=True)
+class _Tracked:
+    """The run whose figures are sent. Its name is unique in its store only."""
+
+    name: str
+    store_url: str
+    refreshes: int
+
+    @property
+    def key(self) -> str:
+        """A name that no run of another store has."""
+        return f"{slug(self.name)}_{hashlib.sha256(self.store_url.encode()).hexdigest()[:8]}"
 
 
 def _folder(profile: Profile, store: Store) -> Path:
@@ -80,9 +96,7 @@ def _folder(profile: Profile, store: Store) -> Path:
     return Path(folder).expanduser().resolve()
 
 
-def _open(
-    name: Literal["wandb", "tensorboard"], folder: Path, run: str, recipe: Mapping[str, Any], refreshes: int
-) -> Tracker:
+def _open(name: Literal["wandb", "tensorboard"], folder: Path, run: _Tracked, recipe: Mapping[str, Any]) -> Tracker:
     if importlib.util.find_spec(name) is None:
         raise BadInputError(
             f"tracker {name!r}", "its package is not installed", f"deerstalker[{name}]",
@@ -90,20 +104,20 @@ def _open(
         )  # fmt: skip
     if name == "tensorboard":
         return _TensorBoard(folder, run, recipe)
-    return _WeightsAndBiases(folder, run, recipe, refreshes)
+    return _WeightsAndBiases(folder, run, recipe)
 
 
 class _TensorBoard:
-    """Event files in `FOLDER/RUN`, written without TensorFlow or torch."""
+    """Event files in a folder of the run, written without TensorFlow or torch."""
 
-    def __init__(self, folder: Path, run: str, recipe: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, run: _Tracked, recipe: Mapping[str, Any]) -> None:
         from tensorboard.plugins.text.summary_v2 import text_pb
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         self._event: Any = importlib.import_module("tensorboard.compat.proto.event_pb2")
         self._summary: Any = importlib.import_module("tensorboard.compat.proto.summary_pb2")
-        (folder / run).mkdir(parents=True, exist_ok=True)
-        self._writer = EventFileWriter(str(folder / run))
+        (folder / run.key).mkdir(parents=True, exist_ok=True)
+        self._writer = EventFileWriter(str(folder / run.key))
         # A continued run sends its iterations again; this event makes readers drop them from earlier files.
         self._add(0, session_log=self._event.SessionLog(status=self._event.SessionLog.START))
         settings = "\n".join(f"    {line}" for line in json.dumps(recipe, indent=2, ensure_ascii=False).splitlines())
@@ -125,13 +139,13 @@ class _TensorBoard:
 
 
 class _WeightsAndBiases:
-    """A W&B run with an id made from the run's name, so that a continued run continues it; WANDB_* variables apply.
+    """A W&B run whose id is made from run and store, so that a continued run continues it; WANDB_* variables apply.
 
     W&B keeps the first values of a step and drops later ones. So each request to refresh stages begins another W&B run
     in the group of the first, which receives all iterations with their new values.
     """
 
-    def __init__(self, folder: Path, run: str, recipe: Mapping[str, Any], refreshes: int) -> None:
+    def __init__(self, folder: Path, run: _Tracked, recipe: Mapping[str, Any]) -> None:
         import wandb
 
         settings = wandb.Settings(silent=True, console="off")
@@ -146,9 +160,9 @@ class _WeightsAndBiases:
         try:
             self._run = wandb.init(
                 project=os.environ.get("WANDB_PROJECT") or PROJECT,
-                id=slug(run) + (f"_refresh_{refreshes}" if refreshes else ""),
-                name=run + (f", refresh {refreshes}" if refreshes else ""),
-                group=os.environ.get("WANDB_RUN_GROUP") or run,
+                id=run.key + (f"_refresh_{run.refreshes}" if run.refreshes else ""),
+                name=run.name + (f", refresh {run.refreshes}" if run.refreshes else ""),
+                group=os.environ.get("WANDB_RUN_GROUP") or run.name,
                 dir=folder,
                 config=dict(recipe),
                 mode="disabled" if mode == "disabled" else "offline" if is_offline else "online",

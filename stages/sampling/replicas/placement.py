@@ -75,6 +75,12 @@ def _count(hardware: EngineHardware, model_dir: Path) -> int:
     return max(1, min(len(os.sched_getaffinity(0)) // cpu_threads(hardware, model_dir), AUTO_MOST_ON_CPU))
 
 
+def fills_gpus(hardware: EngineHardware) -> bool:
+    """Returns whether `auto` places engines on several GPUs, or groups of GPUs, of this machine."""
+    counted = hardware.replicas == "auto" and not hardware.external_urls
+    return counted and not _on_cpu() and len(_devices()) >= 2 * hardware.tensor_parallel_size
+
+
 def _place(hardware: EngineHardware, number: int, count: int) -> ReplicaPlace:
     changes: dict[str, object] = {"replicas": count, "seed": hardware.seed + number}
     devices: tuple[str, ...] = ()

@@ -11,8 +11,10 @@ from artifacts.reading import Artifact
 from artifacts.refresh import Refresh, record_request
 from artifacts.refs import Checkpoint
 from artifacts.store.store import Store
-from flows.backfill import BackfillRequest, _report_address, requested_checkpoints
+from flows.backfill import BackfillRequest, _report_address, divided, requested_checkpoints
+from flows.config.recipes import load_profile
 from flows.lookup.history import read_run
+from stages.sampling.replicas import placement
 from tests.support.made_run import make_run
 
 BEST = BackfillRequest(runs=["made"], suite="s", checkpoints="best")
@@ -49,3 +51,22 @@ def test_a_request_to_redo_the_evaluations_of_a_run_outdates_no_report_of_a_suit
     attempt.publish({})
     record_request(store, layout, ["evaluate"], LATER, ["evaluate"], last=4)
     assert _report_address(store, "s", best).find(identity) is not None
+
+
+@pytest.mark.parametrize(
+    ("changes", "on_cpu", "expected"),
+    [
+        ([], True, [(0.2, 0.5)] * 2),
+        (["engine.kv_cache_gib=3"], True, [(0.2, 1.5)] * 2),
+        (["engine.kv_cache_gib=3"], False, [(0.4, 3.0)]),  # the engines of one context are on all GPUs
+        (["engine.tensor_parallel_size=2"], False, [(0.2, 0.5)] * 2),
+        (["engine.replicas=1"], False, [(0.2, 0.5)] * 2),
+    ],
+)
+def test_evaluations_at_once_divide_the_memory_of_a_device(
+    changes: list[str], on_cpu: bool, expected: list[tuple[float, float | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement, "_on_cpu", lambda: on_cpu)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    engines = divided(load_profile("cpu", ["engine.memory_share=0.4", *changes]).engine, 2)
+    assert [(engine.memory_share, engine.kv_cache_gib) for engine in engines] == expected

@@ -1,5 +1,6 @@
 """Trackers, each the real one: what they wrote is read back; nothing leaves this machine."""
 
+import hashlib
 import importlib.util
 import os
 import shutil
@@ -111,7 +112,7 @@ def test_tensorboard_reads_each_iteration_once_with_its_values_after_a_refresh(
                 figures = iteration_metrics(item)
                 tracker.log(item.number, figures | {"reward": figures["reward"] + refreshed} if item.number else {})
             tracker.conclude(before_after_metrics(record.evaluations))
-    events = EventAccumulator(str(tmp_path / "made"))
+    events = EventAccumulator(str(tmp_path / f"made_{_digits(made[0])}"))
     events.Reload()
     read = [(event.step, event.value) for event in events.Scalars("reward")]
     expected = [(item.number, iteration_metrics(item)["reward"] + 1) for item in record.iterations[1:]]
@@ -141,9 +142,10 @@ def test_wandb_offline_holds_every_iteration_and_the_values_after_a_refresh(
         }
     iterations = read_run(made[0], "made").iterations
     rewards = {item.number: iteration_metrics(item).get("reward", 0.0) for item in iterations}
+    key = f"made_{_digits(made[0])}"
     assert logged == {
-        ("made", "made", "made", "deerstalker"): pytest.approx(rewards),
-        ("made_refresh_1", "made, refresh 1", "made", "deerstalker"): pytest.approx(
+        (key, "made", "made", "deerstalker"): pytest.approx(rewards),
+        (f"{key}_refresh_1", "made, refresh 1", "made", "deerstalker"): pytest.approx(
             {number: reward + 1 for number, reward in rewards.items()}
         ),
     }
@@ -162,7 +164,21 @@ def test_a_run_of_which_a_stage_is_refreshed_begins_another_wandb_run(
         with opened_run(store, layout, recipe, profile, refresh):
             pass
     runs = sorted(path.name.split("-")[-1] for path in tmp_path.glob("wandb/offline-run-*"))
-    assert runs == ["made", "made_refresh_1"]
+    assert runs == [f"made_{_digits(store)}", f"made_{_digits(store)}_refresh_1"]
+
+
+def test_runs_of_one_name_in_two_stores_are_two_runs_of_a_tracker(
+    made: tuple[Store, RunLayout], tmp_path: Path
+) -> None:
+    profile = Profile(tracker="tensorboard", tracker_folder=str(tmp_path))
+    for store in (made[0], Store.open(str(tmp_path / "other"))):
+        with open_tracker(profile, store, "made", {}) as tracker:
+            tracker.log(1, {"reward": 1.0})
+    assert len(list(tmp_path.glob("made_*/events*"))) == len(list(tmp_path.glob("made_*"))) == 2
+
+
+def _digits(store: Store) -> str:
+    return hashlib.sha256(store.url.encode()).hexdigest()[:8]
 
 
 @pytest.mark.long
