@@ -28,7 +28,7 @@ from flows.inputs.models import hidden_size_of
 from flows.inputs.rows import settle_rows
 from flows.lookup.checkpoints import with_fixed_names
 from flows.lookup.history import last_iteration
-from flows.lookup.stages import REFRESHABLE, STOPPABLE
+from flows.lookup.stages import MEASURING, REFRESHABLE, STOPPABLE
 from flows.orchestration.flow_runs import run_logger, this_flow_run
 from flows.orchestration.gpu_permit import GpuPermit, gpu_permit
 from flows.orchestration.server.dead_runs import crash_dead_tasks
@@ -249,8 +249,14 @@ def _refuse_absent(recipe: Recipe, last: int, refresh: Sequence[str], stop_after
     for option, name in asked:
         if not sections.get(name.partition("@")[0], True):
             raise BadInputError(option, repr(name), "a stage of this run", "its recipe has no section for this stage")
-    if stop_after and int(stop_after.partition("@")[2]) > last:
+    if stop_after is None:
+        return
+    stage, _, number = stop_after.partition("@")
+    if int(number) > last:
         raise BadInputError("stop_after", repr(stop_after), f"an iteration up to {last}, the last one", "name another")
+    if int(number) == 0 and stage not in MEASURING:
+        expected = f"{' or '.join(MEASURING)}, the only stages before iteration 1"
+        raise BadInputError("stop_after", repr(stop_after), expected, "name another iteration")
 
 
 def requested_at() -> datetime:

@@ -15,7 +15,7 @@ from artifacts.store.store import MissingKeyError, Store
 from artifacts.verification import Damage, noted, noted_strays
 from flows.config.recipe import Recipe
 from flows.config.settings import validate
-from flows.lookup.stages import KINDS, PARTS, REQUIRED, STATE
+from flows.lookup.stages import KINDS, MEASURING, PARTS, REQUIRED, STATE
 from stages.promotion.promoted import Promoted, read_promoted
 from stages.promotion.reward_alarm import AlarmPoint, AlarmWindow, RewardAlarm, alarm_windows
 
@@ -329,7 +329,7 @@ def read_iteration(store: Store, layout: RunLayout, number: int) -> IterationRec
     Raises:
         BadInputError: One of its mandatory stages has not published.
     """
-    stages = {**PARTS, STATE: STATE} if number else {stage: PARTS[stage] for stage in ("evaluate", "promote")}
+    stages = {**PARTS, STATE: STATE} if number else {stage: PARTS[stage] for stage in MEASURING}
     keys = {stage: layout.iteration(number, part) for stage, part in stages.items()}
     keys = {at: key for at, key in keys.items() if at in REQUIRED or is_published(store, key)}
     manifests = _manifests(store, keys, None, {**KINDS, STATE: OptimizerState})

@@ -64,5 +64,7 @@ REFRESHABLE = tuple(stage.name for stage in TABLE if stage.named)
 """The stages that `--refresh` may name."""
 STOPPABLE = tuple(stage.name for stage in TABLE if stage.named and stage.part)
 """The stages that `stop_after` may name."""
+MEASURING = ("evaluate", "promote")
+"""The stages that measure the model from which iterations start, as iteration 0."""
 STATE = "optimizer_state"
 """The part with the optimizer state, which `finetune` publishes beside its checkpoint."""

@@ -29,6 +29,7 @@ def begun(request_of_mine: Callable[..., RunRequest]) -> RunRequest:
         ({"refresh": ["teach@1"]}, r"^refresh: 'teach@1'; expected a stage of this run"),
         ({"refresh": ["grade@99"]}, r"^refresh grade@99: iteration 99 has published none"),
         ({"stop_after": "value@1"}, r"^stop_after: 'value@1'; expected a stage of this run"),
+        ({"stop_after": "sample@0"}, r"^stop_after: 'sample@0'; expected evaluate or promote, the only stages before "),
         ({"stop_after": "sample@99"}, r"^stop_after: 'sample@99'; expected an iteration up to \d+, the last one"),
     ],
 )
