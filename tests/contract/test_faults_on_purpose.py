@@ -9,10 +9,10 @@ from tests.support.flips import flip_bits
 from tests.support.race import KINDS, Place, on_server, race
 from tests.support.servers import BUCKET, S3Server
 from tests.support.store_faults import campaign
-from tests.support.tiers import long_except
+
+pytestmark = pytest.mark.long
 
 
-@pytest.mark.long
 def test_nothing_is_lost_or_half_published_behind_faults(s3_server: S3Server, tmp_path: Path) -> None:
     report = campaign(s3_server, 40, tmp_path, bucket=BUCKET)
     assert report["injected"] >= 40 and report["artifacts"] >= 4
@@ -23,13 +23,12 @@ def test_every_flipped_bit_is_named_in_a_folder(tmp_path: Path) -> None:
     assert flip_bits(store, 60, tmp_path / "cache", seed=1) == {"files": 60, "detected": 60}
 
 
-@pytest.mark.long
 def test_every_flipped_bit_is_named_on_a_server(rclone: S3Server, tmp_path: Path) -> None:
     store = Store.open(f"s3://{BUCKET}/flips", options=rclone.options())
     assert flip_bits(store, 20, tmp_path / "cache", seed=2) == {"files": 20, "detected": 20}
 
 
-@pytest.mark.parametrize("kind", long_except(KINDS, "directory"))
+@pytest.mark.parametrize("kind", KINDS)
 def test_two_processes_race_and_agree(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     where = Place(kind, str(tmp_path / "store"))
     if kind != "directory":

@@ -15,6 +15,8 @@ from artifacts.store.store import Store
 from tests.support.fault_proxy import fault_proxy
 from tests.support.servers import BUCKET, S3Server, free_port, rclone_server, start_rclone
 
+pytestmark = pytest.mark.long
+
 FILES = {"config.json": b"{}", "model.safetensors": bytes(range(256)) * (23 << 10)}  # 5.75 MB: two parts
 
 

@@ -18,6 +18,8 @@ from flows.upkeep.removal import LOST_AFTER_S, lost, unfinished_writes
 from tests.support.fault_proxy import fault_proxy
 from tests.support.servers import BUCKET, S3Server
 
+pytestmark = pytest.mark.long
+
 PART_BYTES, PARTS, SENT = 5 << 20, 5, 2
 KEY = "runs/killed/iterations/0001/checkpoint/attempt-00ff/model.safetensors"
 RECIPE = recipe_bytes(load_recipe("answers_only").model_dump(mode="json"))

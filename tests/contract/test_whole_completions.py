@@ -29,6 +29,8 @@ from tests.support.made_up import AHEAD, EXECUTOR, SWITCH, made_up
 from tests.support.raw_vllm import RAW_PARAMETERS
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 HARDWARE = EngineHardware(
     max_num_seqs=64, kv_cache_gib=0.1, max_model_len=512, threads=1, replicas=1, dtype="float32"
 )  # fmt: skip
@@ -154,7 +156,6 @@ def test_a_hopeless_completion_is_that_of_raw_vllm_up_to_the_token_that_made_it_
     assert {"early_stop"} < set(reasons), "some end by the rule, and some do not"
 
 
-@pytest.mark.long
 def test_a_full_cache_that_preempts_changes_no_completion(model: Path, engine: Engine, tmp_path: Path) -> None:
     asked = prompts(ChatTokenizer(model), 8)
     config = SamplingConfig(samples_per_prompt=16, max_tokens=300)
@@ -166,7 +167,6 @@ def test_a_full_cache_that_preempts_changes_no_completion(model: Path, engine: E
     assert_equal(crowded, [[(one.token_ids.tolist(), one.logprobs.tolist()) for one in group] for group in roomy])
 
 
-@pytest.mark.long
 def test_steps_that_are_scheduled_ahead_as_on_gpus_change_no_completion(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

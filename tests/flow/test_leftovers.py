@@ -13,6 +13,8 @@ from artifacts.store.store import Store
 from flows.cli.app import run_command
 from tests.support.made_run import make_run
 
+pytestmark = pytest.mark.long
+
 _COMMAND = [sys.executable, "-c", "from flows.cli.app import main; main()"]
 
 
@@ -35,12 +37,8 @@ def _paths(folder: Path) -> set[Path]:
     ("command", "words"),
     [
         (["evaluate", "--checkpoint", "./model", "--puzzles", "made:test"], "model"),
-        pytest.param(
-            ["evaluate", "--checkpoint", "made", "--puzzles", "nobody:test"], "runs/nobody", marks=pytest.mark.long
-        ),
-        pytest.param(
-            ["backfill", "made", "--suite", "harder", "--puzzles", "nobody:test"], "runs/nobody", marks=pytest.mark.long
-        ),
+        (["evaluate", "--checkpoint", "made", "--puzzles", "nobody:test"], "runs/nobody"),
+        (["backfill", "made", "--suite", "harder", "--puzzles", "nobody:test"], "runs/nobody"),
     ],
 )
 def test_a_refused_flow_leaves_nothing(folder: Path, command: list[str], words: str) -> None:

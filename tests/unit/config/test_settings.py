@@ -33,7 +33,7 @@ HOSTILE_VALUES = {
     "beyond floats": "1e400",
     "digits": DIGITS,
     "hexadecimal digits": "0x" + "f" * 5000,
-    "nested": "[" * 100_000,
+    "nested": "[" * 5_000,
     "surrogate": "\udcff",
     "zero": "a\0b",
 }

@@ -30,8 +30,11 @@ def rendered(source: str) -> str:
     "source",
     [
         "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-        "{% set ns = namespace(n=3) %}{% for i in range(40) %}{% set ns.n = ns.n * ns.n %}{% endfor %}",
-        "{{ 10 ** (10 ** 9) }}",
+        pytest.param(
+            "{% set ns = namespace(n=3) %}{% for i in range(40) %}{% set ns.n = ns.n * ns.n %}{% endfor %}",
+            marks=pytest.mark.long,
+        ),
+        pytest.param("{{ 10 ** (10 ** 9) }}", marks=pytest.mark.long),
     ],
     ids=["loops", "growing numbers", "a power"],
 )

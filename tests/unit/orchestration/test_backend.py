@@ -15,7 +15,6 @@ import pytest
 from flows.orchestration.server.local_server import database_lock
 from tests.support.prefect_server import without_prefect
 from tests.support.servers import free_port
-from tests.support.tiers import long_except
 
 LIMIT_S = 400
 
@@ -150,7 +149,8 @@ def test_a_database_that_was_readable_becomes_its_owners(tmp_path: Path) -> None
     assert stat.S_IMODE((tmp_path / "prefect.db").stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("lost", long_except(["lose the server", "lose the server twice"], "lose the server"))
+@pytest.mark.long
+@pytest.mark.parametrize("lost", ["lose the server", "lose the server twice"])
 def test_a_server_that_dies_is_started_again_and_the_flow_is_recorded_whole(lost: str, tmp_path: Path) -> None:
     done = _run(tmp_path, lost)
     assert done.returncode == 0, done.stderr
@@ -194,7 +194,8 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     assert "nonsense" in done.stderr
 
 
-@pytest.mark.parametrize("at", ["start", pytest.param("work", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("at", ["start", "work"])
 def test_a_server_whose_disk_is_full_says_so(small_disk: Path, at: str) -> None:
     """It cannot write a log, and answers requests with HTTP 500."""
     subprocess.run(["mount", "-o", f"remount,size={'64k' if at == 'start' else '16m'}", str(small_disk)], check=True)

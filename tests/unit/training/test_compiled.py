@@ -23,6 +23,8 @@ from tests.support.policies import ARCHITECTURES
 from tests.support.training import assert_same, train
 from tests.support.trees import save_model, tree_batch
 
+pytestmark = pytest.mark.long
+
 
 def _dense_tree(segments: Tensor, parents: Tensor, device: torch.device, window: Window | None = None) -> Tensor:
     related = ((segments[:, None] == segments) | (parents[:, None] == segments)).tril()
@@ -97,7 +99,7 @@ def compiled_as_on_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ("model", "recomputed"),
     [
         ("qwen2", False),
-        pytest.param("qwen2", True, marks=pytest.mark.long),
+        ("qwen2", True),
         pytest.param("gemma3", False, marks=pytest.mark.release),
         pytest.param("qwen3-moe", True, marks=pytest.mark.release),
     ],

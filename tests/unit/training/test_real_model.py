@@ -18,6 +18,8 @@ from tests.support.trainer_work import save_batch
 from tests.support.training import logits_of
 from tests.support.trees import SMOLLM2
 
+pytestmark = pytest.mark.long
+
 # "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
 PROMPT = [1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198]
 RIGHT = [504, 3575, 282, 4649, 314, 7042, 30, 2]
