@@ -216,8 +216,8 @@ def open_contexts(store: Store, profile: Profile, width: int) -> Generator[Conte
 def divided(engine: EngineHardware, width: int) -> list[EngineHardware]:
     """Returns the engine settings of up to `width` contexts that run in parallel, each with a share of the memory.
 
-    If there are external engines, each context gets some of them, so there are at most as many contexts as engines. On
-    several GPUs there is one context, whose engines use all of them.
+    If there are external engines, each context gets some of them, so there are at most as many contexts as engines.
+    With `replicas = "auto"` on several GPUs there is one context, whose engines use all of them.
     """
     urls, cache = engine.external_urls, engine.kv_cache_gib
     count = min(width, len(urls)) if urls else 1 if fills_gpus(engine) else width

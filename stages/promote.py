@@ -11,7 +11,7 @@ from stages.context import StageContext
 from stages.promotion.gate import PromoteConfig, decide
 from stages.promotion.model_card import CARD, model_card
 from stages.promotion.promoted import Promoted, read_promoted, write_promoted
-from stages.statistics.records import DECISION_FILE, MeasuredCheckpoint, read_decision
+from stages.statistics.records import DECISION_FILE, read_decision
 from stages.training.launch import Weights
 from stages.training.saved_state import state_beside
 
@@ -102,12 +102,15 @@ def _update_pointer(pointer: str, iteration: int, decision: Ref[Decision], ctx: 
         and _is_published(current.decision, ctx)
         and _is_published(current.checkpoint, ctx)
     ):
-        # `--refresh` may have made the decision again from the same inputs, with the card in another folder
-        card = _card_key(read_decision(current.decision, ctx.store).standing, ctx)
-        if card != current.model_card:
+        # `--refresh` may have made a decision again from the same inputs, with the card in another folder
+        card = _card_of(decision, ctx) if current.model_card.startswith(f"{decision.key}/") else None
+        if card is not None and card != current.model_card:
             write_promoted(current.model_copy(update={"model_card": card}), ctx.store, pointer)
         return
     standing = read_decision(decision, ctx.store).standing
+    assert standing.decided_in is not None
+    card = _card_of(Artifact.at(ctx.store, standing.decided_in, Decision).ref, ctx)
+    assert card is not None  # the decision that promoted the checkpoint wrote it
     promoted = Promoted(
         decided_at_iteration=iteration,
         decision=decision,
@@ -115,15 +118,15 @@ def _update_pointer(pointer: str, iteration: int, decision: Ref[Decision], ctx: 
         report=standing.report,
         iteration=standing.iteration,
         score=standing.score,
-        model_card=_card_key(standing, ctx),
+        model_card=card,
     )
     write_promoted(promoted, ctx.store, pointer)
 
 
-def _card_key(standing: MeasuredCheckpoint, ctx: StageContext) -> str:
-    """Returns the key of the model card of a promoted checkpoint."""
-    assert standing.decided_in is not None
-    return f"{standing.decided_in}/{Artifact.at(ctx.store, standing.decided_in).manifest.attempt}/{CARD}"
+def _card_of(decision: Ref[Decision], ctx: StageContext) -> str | None:
+    """Returns the key of the model card that a decision wrote; None if it promoted nothing."""
+    manifest = Artifact.open(ctx.store, decision).manifest
+    return f"{decision.key}/{manifest.attempt}/{CARD}" if CARD in manifest.files else None
 
 
 def _is_published(ref: Ref[K], ctx: StageContext) -> bool:

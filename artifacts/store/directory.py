@@ -311,7 +311,7 @@ _OF_OTHERS = (".prefect", "lost+found")
 def _below(root: Path, prefix: str) -> Iterator[tuple[str, _Kind]]:
     """Yields the path from the root and the kind of each non-folder below a prefix.
 
-    Links are not followed. Folders of others that may not be read are left out.
+    Links are not followed. Of the folders in `_OF_OTHERS`, those that may not be read are left out.
     """
     try:
         entries = list(os.scandir(root / prefix))

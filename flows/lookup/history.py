@@ -86,6 +86,7 @@ class RunRecord:
         pass_rates: Pass rates from before the first iteration; None without them.
         first_critic: The pretrained critic; None without one.
         shorter: The puzzle set that is left without overlong prompts; None if the run has the whole set.
+        ended: Whether a promoted checkpoint was measured on the test split, perhaps one before that of `promoted`.
     """
 
     layout: RunLayout
@@ -98,6 +99,7 @@ class RunRecord:
     pass_rates: Manifest | None = None
     first_critic: Manifest | None = None
     shorter: Manifest | None = None
+    ended: bool = False
 
     @property
     def newest_graded(self) -> IterationRecord | None:
@@ -228,6 +230,7 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None, *, up_
     promoted = None
     with noted(damaged, layout.promoted):
         promoted = read_promoted(store, layout.promoted)
+    ended = "after" in evaluations
     _drop_stale(evaluations, iterations, promoted)
     suites = _suites(store, layout, published, {item.number: item for item in iterations}, damaged)
     selections = {key: key for key in sorted(published) if layout.is_texts(key)}
@@ -237,7 +240,7 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None, *, up_
     pass_rates, critic = (first.get(key) for key in early)
     ordered = with_alarms(iterations, recipe)
     shorter = _shorter_set(store, iterations, recipe, damaged)
-    return RunRecord(layout, recipe, ordered, evaluations, promoted, suites, texts, pass_rates, critic, shorter)
+    return RunRecord(layout, recipe, ordered, evaluations, promoted, suites, texts, pass_rates, critic, shorter, ended)
 
 
 def _drop_stale(

@@ -56,8 +56,8 @@ def again_prompt(prompt: str, answer: str) -> str:
 def last_answer(graded: Graded, text: str) -> str:
     """Returns the answers that were read: a line for each letter, or the only answer.
 
-    If the grade says not what was answered, or only how the answer begins, that is the text. The mark that ends an
-    answer in the prompt is escaped.
+    If the grade does not say what was answered, or only how the answer begins, the text itself is returned. The mark
+    that ends an answer in the prompt is escaped.
 
     Args:
         graded: The grade of a completion.

@@ -127,7 +127,7 @@ class RunScreen:
         number, stage = _next(newest)
         manifests = [item for iteration in record.iterations for item in iteration.manifests.values()]
         parts = [f"iteration {number} of {max(number, last)}: {stage}"]
-        if newest and newest.number >= last and "after" in record.evaluations and number > newest.number:
+        if newest and newest.number >= last and record.ended and number > newest.number:
             parts = [f"finished: {self._store.url}/{self._layout.page}"]
         elif stage == "sample":
             folder = f"{self._layout.iteration(number, PARTS['sample'])}/progress-"

@@ -21,6 +21,7 @@ from flows.lookup.history import IterationRecord
 from flows.report.metrics import values_of
 from flows.session.calls import task_run_name
 from flows.session.session import Session
+from flows.train import _sample_ahead
 from stages.promote import weights_after
 from stages.statistics.records import DECISION_FILE, MeasuredCheckpoint, PromotionDecision
 from stages.training.launch import Weights
@@ -141,6 +142,12 @@ def test_a_sampler_ends_after_the_iteration_that_stop_after_names(store: Store, 
         sampled(run, n, trained.first.policy)
     run.last_task_run = task_run_name(stage, "0002")
     ahead.sample_all(run, PUZZLES, trained.first, LAST)  # it would wait for the trainer before iteration 3
+
+
+def test_a_sampler_has_nothing_to_do_if_the_run_stops_before_iteration_1(store: Store, tmp_path: Path) -> None:
+    run = session(store, tmp_path, "stage_timeout_s=0.6")
+    run.last_task_run = task_run_name("evaluate", "0000")
+    assert _sample_ahead(run) == LAYOUT.root, "the trainer ends before its first decision"
 
 
 def test_what_was_sampled_ahead_of_a_rollback_is_replaced_and_its_files_stay(store: Store, tmp_path: Path) -> None:

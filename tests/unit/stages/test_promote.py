@@ -293,6 +293,23 @@ def test_the_pointer_names_the_card_of_the_decision_that_was_made_again(tmp_path
     assert store.exists(after.model_card)
 
 
+def test_a_pointer_at_a_newer_decision_stays_while_others_are_made_again(tmp_path: Path) -> None:
+    """A decision that a refresh has set aside, or one that is damaged, is made again in its own iteration."""
+    store = Store.open(str(tmp_path / "store"))
+    layout = make_run(store, iterations=3)
+    ctx, before = make_context(store, tmp_path), store.read_bytes(layout.promoted)
+    newest = Artifact.at(store, layout.iteration(3, "decision"))
+    store.write_bytes(f"{newest.key}/{newest.manifest.attempt}/decision.json", b"")
+    first = Artifact.at(store, layout.iteration(1, "decision"), Decision)
+    report: Ref[Report] = Artifact.at(store, layout.iteration(1, "report")).ref
+    incumbent = Artifact.at(store, layout.iteration(0, "decision"), Decision).ref
+    again = promote(
+        ctx, PromoteConfig(), Ref(**first.manifest.inputs["candidate"]), report, incumbent, iteration=1,
+        pointer=layout.promoted, out=ArtifactAddress(store, first.key, Decision),
+    )  # fmt: skip
+    assert again.reused and store.read_bytes(layout.promoted) == before
+
+
 def test_the_model_card_is_one_that_hugging_face_reads(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "store"))
     layout = make_run(store, iterations=3)
