@@ -18,6 +18,8 @@ _RECIPE = re.compile(r"runs/[^/]+/recipe\.json")
 _SEALED = re.compile(r"runs/[^/]+/(?:promoted\.json|refreshes/[^/]+\.json)")
 _STATES = {"checkpoint": "optimizer_state", "critic": "critic_state"}
 """The part that holds the optimizer state, by the part that holds the weights."""
+WEIGHTS_PARTS = tuple(_STATES)
+"""The parts of an iteration that hold weights that have an optimizer state."""
 STATE_PARTS = tuple(_STATES.values())
 """The parts of an iteration that hold optimizer states."""
 _STEP = re.compile(r"step-([0-9]{6})")

@@ -91,7 +91,7 @@ def export(
     Args:
         checkpoint: A run (its promoted checkpoint), RUN@ITERATION or a checkpoint's key.
         target: A new or empty folder; or hub:OWNER/NAME, a repository of the Hugging Face hub, which is made private if
-            it is new. The token is the one of `hf auth login` or HF_TOKEN.
+            it is new; a model in it is replaced. The token is the one of `hf auth login` or HF_TOKEN.
         merge: Add the adapter of a LoRA run into full weights; otherwise the folder is a PEFT adapter.
         dtype: Type of full weights.
         gguf: Also write model.gguf, for llama.cpp.
@@ -186,16 +186,23 @@ def _hub(name: str) -> "HfApi":
 
 
 def _push(hub: "HfApi", name: str, folder: Path) -> str:
-    """Uploads a folder as one commit and returns its address.
+    """Uploads a folder as one commit, which removes the model that is there, and returns its address.
 
     Raises:
         DeerstalkerError: The hub refused it or could not be reached.
     """
     from huggingface_hub.errors import HfHubHTTPError
 
+    from stages.models.exporting.folder import MODEL_FILES
+
     try:
         repository = hub.create_repo(name, private=True, exist_ok=True)
-        hub.upload_folder(folder_path=folder, repo_id=repository.repo_id, commit_message="Export of Deerstalker")
+        hub.upload_folder(
+            folder_path=folder,
+            repo_id=repository.repo_id,
+            commit_message="Export of Deerstalker",
+            delete_patterns=list(MODEL_FILES),
+        )
     except (HfHubHTTPError, OSError) as error:
         problem = " ".join(str(error).split())[:300]
         raise DeerstalkerError(

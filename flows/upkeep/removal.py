@@ -4,12 +4,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from artifacts.layout import STATE_PARTS, RunLayout, is_within, manifest_key, state_key
+from artifacts.layout import STATE_PARTS, WEIGHTS_PARTS, RunLayout, is_within, manifest_key, state_key
 from artifacts.manifest import Manifest, Pruned
 from artifacts.reading import Artifact, is_published
 from artifacts.refs import Decision, OptimizerState
 from artifacts.store.store import Store, Unfinished
 from stages.statistics.records import read_decision
+from stages.training.saved_state import is_saved
 
 LOST_AFTER_S = 24 * 3600.0
 """Age after which a write counts as lost: no process takes a day to send one file."""
@@ -76,7 +77,8 @@ class OldStates:
 
     A run still needs its newest states, and the states beside the checkpoints to which a rollback may return: the
     promoted one and the best. A critic does not roll back. The states of the newest iteration may be published after
-    its decision; until then the states before them are the newest.
+    its decision; until then the states before them are the newest, and what its weights were trained from is needed if
+    the process is killed.
 
     Args:
         store: Store of the run.
@@ -100,6 +102,7 @@ class OldStates:
             Artifact.at(self._store, self._layout.iteration(n, "decision"), Decision).ref, self._store
         )
         needed = {state_key(measured.checkpoint.key) for measured in (decision.standing, decision.best)}
+        needed |= self._sources_of_unsaved(n)
         earlier = [number for number in self._earlier if number != n]
         for part in STATE_PARTS:
             newest = (self._layout.iteration(number, part) for number in (n, *reversed(earlier)))
@@ -113,6 +116,15 @@ class OldStates:
                 if is_published(self._store, key):
                     self._remove(key)
         self._earlier = left if self._keep_every and n % self._keep_every == 0 else [*left, n]
+
+    def _sources_of_unsaved(self, n: int) -> set[str]:
+        """Returns the keys of all inputs of the iteration's weights whose optimizer state is not published yet."""
+        keys = set[str]()
+        for part in WEIGHTS_PARTS:
+            key = self._layout.iteration(n, part)
+            if is_published(self._store, key) and not is_saved(Artifact.at(self._store, key).ref, self._store):
+                keys |= {ref["key"] for ref in Artifact.at(self._store, key).manifest.inputs.values()}
+        return keys
 
     def _remove(self, key: str) -> None:
         manifest = Artifact.at(self._store, key, OptimizerState).manifest

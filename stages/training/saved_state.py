@@ -97,6 +97,15 @@ def save_state(ctx: StageContext, checkpoint: Ref[Checkpoint], *, saving: Saving
     return saving.publish(ctx)
 
 
+def is_saved(checkpoint: Ref[Any], store: Store) -> bool:
+    """Returns whether the optimizer state of a checkpoint is published; True if it has none."""
+    try:
+        state_beside(checkpoint, store)
+    except BadInputError:
+        return False
+    return True
+
+
 def state_beside(checkpoint: Ref[Checkpoint], store: Store) -> Ref[OptimizerState] | None:
     """Returns the optimizer state that was saved with a checkpoint, or None if none was.
 

@@ -187,8 +187,12 @@ def test_a_checkpoint_is_pushed_with_the_users_token(tmp_path: Path) -> None:
             assert not hub.files
         wrong = exported(tmp_path / "store", "models/mine", "hub:me/mine/more", hub=hub, token=TOKEN)
         assert wrong.returncode == 2 and wrong.stderr.startswith("error: hub:me/mine/more: ")
+        before = {f"me/mine/{name}" for name in ("adapter_config.json", "adapter_model.safetensors", "model.gguf")}
+        hub.files.update(dict.fromkeys({*before, "me/mine/notes.md"}, b"of another export, or of a person"))
         done = exported(tmp_path / "store", "models/mine", "hub:me/mine", "--json", hub=hub, token=TOKEN)
         assert done.returncode == 0, done.stderr
+        assert not before & hub.files.keys(), "they would be loaded in place of what is exported"
+        del hub.files["me/mine/notes.md"]
         check_documented("export", json.loads(done.stdout))
         files = json.loads(done.stdout)["files"]
         assert json.loads(done.stdout)["place"] == f"{hub.url}/me/mine" and hub.private == {"me/mine": True}

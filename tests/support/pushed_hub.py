@@ -70,6 +70,8 @@ def pushed_hub() -> Generator[PushedHub]:
                         if line["key"] == "file":
                             content = base64.b64decode(line["value"]["content"])
                             hub.files[f"{owner}/{name}/{line['value']['path']}"] = content
+                        elif line["key"] == "deletedFile":
+                            del hub.files[f"{owner}/{name}/{line['value']['path']}"]
                     answer = {
                         "success": True,
                         "commitUrl": f"{hub.url}/{owner}/{name}/commit/{COMMIT}",
@@ -80,6 +82,11 @@ def pushed_hub() -> Generator[PushedHub]:
             return self.reply(200, json.dumps(answer).encode(), Content_Type="application/json")
 
         def do_GET(self) -> None:
+            if self.path.startswith("/api/models/") and "/tree/main" in self.path:
+                repository = "/".join(self.path.split("/")[3:5])
+                names = [name.removeprefix(f"{repository}/") for name in hub.files if name.startswith(repository)]
+                tree = [{"type": "file", "path": name, "size": 1, "oid": COMMIT} for name in names]
+                return self.reply(200, json.dumps(tree).encode(), Content_Type="application/json")
             owner, name, _, _, file = self.path.strip("/").split("/", 4) if self.path.count("/") > 4 else ("",) * 5
             content = hub.files.get(f"{owner}/{name}/{file}")
             if content is None:

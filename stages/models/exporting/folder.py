@@ -27,6 +27,11 @@ from stages.models.value_head import VALUE_HEAD
 
 Dtype = Literal["bf16", "fp16"]
 CARD = "README.md"
+MODEL_FILES = (
+    "*.safetensors", "*.safetensors.index.json", "pytorch_model*", "*.gguf", ADAPTER_CONFIG, *SETTINGS_FILES,
+    *TOKENIZER_FILES,
+)  # fmt: skip
+"""Patterns of all files that a loader takes for the model; those of another export would hide or mix with ours."""
 _DRAFT = ".deerstalker-draft"
 _STORED_AS = {"bf16": ("BF16", "bfloat16"), "fp16": ("F16", "float16")}
 _LARGEST_HALF = 65504.0

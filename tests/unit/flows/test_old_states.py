@@ -15,6 +15,7 @@ from artifacts.store.store import Store
 from artifacts.verification import verify
 from flows.upkeep.removal import OldStates
 from stages.statistics.records import DECISION_FILE, MeasuredCheckpoint, PromotionDecision
+from stages.training.saved_state import STATE_FOLLOWS
 
 LAYOUT = RunLayout("r")
 REPORT = Ref[Report]("Report", "runs/r/report", "0" * 64)
@@ -101,6 +102,27 @@ def test_a_state_stays_until_the_next_one_is_published(tmp_path: Path) -> None:
     for n in range(4):
         states.iteration_finished(n)
     assert left(store) == [2, 3] and left(store, "critic_state") == [3]
+    store.write_bytes(key, manifest)
+    states.iteration_finished(3)
+    assert left(store) == [3]
+
+
+def test_what_unsaved_weights_were_trained_from_stays(tmp_path: Path) -> None:
+    """Iteration 3 begins at 1 again, after a rollback, and is the best; a kill would train it from there once more."""
+    store = Store.open(str(tmp_path / "store"))
+    stands = {0: 0, 1: 1, 2: 1, 3: 3}
+    run(store, best=stands, standing=stands)
+    weights = Artifact.at(store, LAYOUT.iteration(3, "checkpoint"))
+    source = Artifact.at(store, LAYOUT.iteration(1, "optimizer_state")).ref
+    changes = {"facts": {STATE_FOLLOWS: True}, "inputs": {"optimizer_state": source.as_json()}}
+    store.write_bytes(f"{weights.key}/{MANIFEST_NAME}", weights.manifest.model_copy(update=changes).to_bytes())
+    key = f"{LAYOUT.iteration(3, 'optimizer_state')}/{MANIFEST_NAME}"
+    manifest = store.read_bytes(key)
+    store.delete(key)
+    states = OldStates(store, LAYOUT, 0)
+    for n in range(4):
+        states.iteration_finished(n)
+    assert left(store) == [1, 2, 3]
     store.write_bytes(key, manifest)
     states.iteration_finished(3)
     assert left(store) == [3]
