@@ -138,10 +138,10 @@ def check_turns(models: Sequence[ApiModel | CheckpointModel], puzzles: pl.DataFr
     Raises:
         BadInputError: A model is one of an API, and the puzzles are episodes.
     """
-    asked = next((model for model in models if isinstance(model, ApiModel)), None)
-    if asked is not None and observed_by_id(puzzles) is not None:
+    api = next((model for model in models if isinstance(model, ApiModel)), None)
+    if api is not None and observed_by_id(puzzles) is not None:
         raise BadInputError(
-            f"model {asked.name!r}", "an API, and the puzzles are episodes of several turns",
+            f"model {api.name!r}", "an API, and the puzzles are episodes of several turns",
             "checkpoints, which play them", "name the checkpoints with --only",
         )  # fmt: skip
 

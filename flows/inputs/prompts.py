@@ -61,9 +61,9 @@ def _begun_limit(session: Session, puzzles: Ref[Puzzles]) -> float | None:
     if not session.has(0, "report"):
         return None
     begun_with = Artifact.at(store, session.layout.iteration(0, "report")).manifest.inputs["puzzles"]
-    made = Artifact.at(store, begun_with["key"]).manifest
     if begun_with["digest"] == puzzles.digest:
         return math.inf
+    made = Artifact.at(store, begun_with["key"]).manifest
     shortened = made.identity.stage == dropping.STAGE and made.inputs["puzzles"]["digest"] == puzzles.digest
     return made.identity.config["context_tokens"] if shortened else None
 

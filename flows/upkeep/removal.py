@@ -122,8 +122,11 @@ class OldStates:
         keys = set[str]()
         for part in WEIGHTS_PARTS:
             key = self._layout.iteration(n, part)
-            if is_published(self._store, key) and not is_saved(Artifact.at(self._store, key).ref, self._store):
-                keys |= {ref["key"] for ref in Artifact.at(self._store, key).manifest.inputs.values()}
+            if not is_published(self._store, key):
+                continue
+            weights = Artifact.at(self._store, key)
+            if not is_saved(weights.ref, self._store):
+                keys |= {ref["key"] for ref in weights.manifest.inputs.values()}
         return keys
 
     def _remove(self, key: str) -> None:

@@ -23,8 +23,8 @@ class ThinkingConfig(Config):
         default="cut",
         description="Which part is the answer. `cut`: what follows the last `closing`, or all of a completion without "
         "marks; an unfinished thought has no answer, even if the model's chat template opened it in the prompt. "
-        "`required`: likewise, and without `closing` there is no answer, except in replies of an API. `kept`: the whole "
-        "completion.",
+        "`required`: likewise, and without `closing` there is no answer, except in replies of an API. `kept`: the "
+        "whole completion.",
     )
     opening: str = Field(default="<think>", min_length=1, max_length=100, description="Text that begins a thought.")
     closing: str = Field(default="</think>", min_length=1, max_length=100, description="Text that ends a thought.")

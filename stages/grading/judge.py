@@ -21,7 +21,7 @@ from stages.answering.settings import Access, ApiRequest, refuse_keys
 from stages.answering.stored import missing_questions, stored_answers
 from stages.environments.puzzle import Puzzle
 from stages.environments.single_answer import ANSWER, ITEM
-from stages.environments.thoughts import DEFAULT_THINKING, answer_start
+from stages.environments.thoughts import DEFAULT_THINKING, answer_start, said
 from stages.grpo.rewards import RewardConfig
 
 WHERE = "grade.reward.judge"
@@ -99,8 +99,7 @@ class JudgeConfig(ApiRequest, Access):
 
     def score(self, reply: str) -> float | None:
         """Returns the reward of a reply, from 0 to `weight`; None if no number in it is a score."""
-        start = answer_start(reply, DEFAULT_THINKING)
-        numbers = [] if start is None else _NUMBER.findall(_OUT_OF.sub("", reply[start:]))
+        numbers = _NUMBER.findall(_OUT_OF.sub("", said(reply, DEFAULT_THINKING)))
         if not numbers:
             return None
         share = (float(numbers[-1]) - self.worst) / (self.best - self.worst)

@@ -67,5 +67,5 @@ def last_answer(graded: Graded, text: str) -> str:
     if any(is_partial(answer) for answer in graded.answers.values()):
         return text.replace(_CLOSING, _ESCAPED)
     lettered = all(len(question) == 1 for question in graded.answers)
-    lines = [f"{question}. {text}" if lettered else text for question, text in read.items()]
+    lines = [f"{question}. {words}" if lettered else words for question, words in read.items()]
     return "\n".join(lines).replace(_CLOSING, _ESCAPED)

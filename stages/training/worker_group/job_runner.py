@@ -12,7 +12,8 @@ from safetensors.torch import save_file
 
 from artifacts.errors import BadInputError
 from stages.models.shape import DecoderShape, read_shape
-from stages.training.checkpointing.step_checkpoint import StepCheckpoints, full_disk_reported, resume
+from stages.training.checkpointing.full_disk import full_disk_reported
+from stages.training.checkpointing.step_checkpoint import StepCheckpoints, resume
 from stages.training.job import ScoreJob, TrainJob
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.model.movement import movement_lost
