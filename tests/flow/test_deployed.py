@@ -242,7 +242,9 @@ def test_the_report_is_one_page_that_fetches_nothing(trained: dict[str, Any], br
 def test_the_tracker_was_told(trained: dict[str, Any]) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    events = EventAccumulator(str(trained["folder"] / "trackers" / "tiny"))
+    (told_in,) = (trained["folder"] / "trackers").iterdir()
+    assert told_in.name.startswith("tiny_"), "then what tells the runs of stores apart"
+    events = EventAccumulator(str(told_in))
     events.Reload()
     told = {event.step: event.value for event in events.Scalars("eval/sampled/accuracy")}
     assert told == pytest.approx({row["iteration"]: row["sampled_accuracy"] for row in trained["iterations"]}, rel=1e-5)
