@@ -15,9 +15,10 @@ from stages.environments.tables import names_of, tokenizer_texts
 from stages.models.folder import content_of
 from stages.models.from_scratch import ScratchModel
 from stages.models.licence import licence_of
-from stages.models.source import EarlyShape, FetchedModel, FolderModel, materialise
+from stages.models.source import EarlyShape, FetchedModel, FolderModel, GgufPackageModel, materialise
 
-REVISION = 1
+REVISION, GGUF_REVISION = 1, 2
+"""`GGUF_REVISION` is that of GGUF files: since 2, digits are tokens of their own where the file says so."""
 _TOKENIZER_PUZZLES = 512
 """Number of puzzles whose texts make a scratch model's tokenizer."""
 _TOKENIZER_DERIVATIONS = 64
@@ -83,7 +84,8 @@ def identity_of(config: FetchedModel, puzzles: Ref[Puzzles], taught: Taught | No
         del of_content["path"]
         return Identity.of("fetch", REVISION, of_content)
     if not isinstance(config, ScratchModel):
-        return Identity.of("fetch", REVISION, config.identity())
+        revision = GGUF_REVISION if isinstance(config, GgufPackageModel) else REVISION
+        return Identity.of("fetch", revision, config.identity())
     settings = {**config.model_dump(mode="json"), "tokenizer": _tokenizer_kind(config, taught)}
     if config.tokenizer == "lines":
         settings["whole_lines"] = True

@@ -36,6 +36,7 @@ def merge(
 ) -> Ref[Checkpoint]:
     """Merges checkpoints tensor by tensor in float32, and publishes the result with the files and types of the base.
 
+    Of a checkpoint with an adapter, full weights are made first, in bf16 like those of every other checkpoint.
     A child process merges, so that this process does not load torch. The facts of the artifact have the shares of
     elements that changed and moved (see `stages.models.merging.folders.merge_folders`), of each tensor and of all.
 

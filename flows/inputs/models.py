@@ -1,13 +1,12 @@
 """Resolves names of models to published checkpoints, fetching a model source first."""
 
 from artifacts.layout import Shared, shared_key
-from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.store.store import Store
 from flows.config.model_size import hidden_size, shape_of_config
-from flows.inputs.lost_sources import made_from_a_lost_source
 from flows.lookup.checkpoints import find_checkpoint, find_fixed, published_checkpoint
+from flows.lookup.lost_sources import adopted_from_a_lost_folder, fetched_from_a_lost_folder
 from flows.session.calls import Stages
 from stages.environments.puzzle import Taught
 from stages.fetch import fetch, identity_of
@@ -15,7 +14,7 @@ from stages.merge import identity_of as identity_of_merge
 from stages.merge import merge
 from stages.models.from_scratch import ScratchModel
 from stages.models.merging.config import MergedModel
-from stages.models.source import ChatModel, FolderModel, ModelConfig, StoredModel
+from stages.models.source import FolderModel, ModelConfig, StoredModel
 from stages.optional.adopt import adopt
 from stages.optional.adopt import identity_of as identity_of_adapter
 
@@ -45,7 +44,7 @@ def fetched_source(
 ) -> Ref[Checkpoint]:
     """Returns the checkpoint of a model source, which runs share; fetches or merges it unless the store has it.
 
-    If a local folder no longer exists, the model that was last fetched from it is used. So a run can continue on a
+    If a local folder no longer exists, the model or adapter last fetched from it is used. So a run can continue on a
     machine without that folder.
 
     Args:
@@ -54,6 +53,11 @@ def fetched_source(
     """
     if not isinstance(source, ScratchModel | MergedModel) and source.adapter is not None:
         base = fetched_source(stages, source.model_copy(update={"adapter": None}), puzzles, taught)
+        if adopted := adopted_from_a_lost_folder(source.adapter, base, stages.ctx.store):
+            stages.ctx.log.warning(
+                "%s does not exist; using the adapter copied from it: %s", source.adapter, adopted.key
+            )
+            return adopted
         key = shared_key(Shared.MODELS, "adapter", identity_of_adapter(source.adapter, base))
         return stages.run(adopt, source.adapter, base, out=stages.address(key, Checkpoint))
     if isinstance(source, StoredModel):
@@ -91,14 +95,3 @@ def hidden_size_of(source: ModelConfig, store: Store) -> int | None:
         config = Artifact.open(store, published_checkpoint(name, store)).read_json("config.json")
         return shape_of_config(config).hidden
     return hidden_size(source)
-
-
-def fetched_from_a_lost_folder(source: FolderModel, store: Store) -> Ref[Checkpoint] | None:
-    """Returns the model that was last fetched from a missing local folder; None if it exists or was never fetched."""
-
-    def same(made: Manifest) -> bool:
-        asked = source.identity()
-        of_model = {name: value for name, value in made.identity.config.items() if name in ChatModel.model_fields}
-        return made.facts.get("folder") == asked.pop("path") and {"source": source.source, **of_model} == asked
-
-    return made_from_a_lost_source(source.path, Shared.MODELS, source.source, same, store)

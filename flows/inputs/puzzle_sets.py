@@ -6,7 +6,7 @@ from artifacts.manifest import Manifest
 from artifacts.refs import Puzzles, Ref
 from artifacts.store.store import Store
 from flows.config.recipes import validate
-from flows.inputs.lost_sources import made_from_a_lost_source
+from flows.lookup.lost_sources import made_from_a_lost_source
 from flows.lookup.splits import named_split
 from flows.session.calls import Stages
 from stages.draw import address_of, draw

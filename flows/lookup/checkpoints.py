@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from artifacts.store.location import local_folder
 from artifacts.store.store import Store
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_recipe, validate
+from flows.lookup.lost_sources import fetched_from_a_lost_folder
 from stages.models.folder import check_folder
 from stages.models.from_scratch import ScratchModel
 from stages.models.merging.config import MergedModel
@@ -69,6 +71,8 @@ def find_checkpoint(name: str, store: Store) -> Ref[Checkpoint] | FetchedModel |
 def find_fixed(name: str, setting: str, store: Store) -> Ref[Checkpoint] | FetchedModel | StoredModel:
     """Returns the checkpoint or source that `name` means; refuses a name whose checkpoint may change during a run.
 
+    A folder may be gone if the store has the model that was fetched from it, so that a run can continue without it.
+
     Args:
         name: As for `find_checkpoint`.
         setting: Key of the recipe that holds the name, for the error.
@@ -77,7 +81,12 @@ def find_fixed(name: str, setting: str, store: Store) -> Ref[Checkpoint] | Fetch
     Raises:
         BadInputError: The name is that of a run, whose promoted checkpoint may change; or there is no such checkpoint.
     """
-    source = find_checkpoint(name, store)
+    try:
+        source = find_checkpoint(name, store)
+    except BadInputError:
+        if lost := _fetched_before(name, store):
+            return lost
+        raise
     if isinstance(source, Ref) and is_run_name(name):
         raise BadInputError(
             setting,
@@ -117,6 +126,14 @@ def _model_folder(name: str) -> FolderModel:
             f"--checkpoint {name}", f"no config.json in {folder.resolve()}", "a Hugging Face model folder"
         )
     return FolderModel(path=str(folder.resolve()))
+
+
+def _fetched_before(name: str, store: Store) -> FolderModel | None:
+    """Returns the source for a folder that is gone and whose model the store has; else None."""
+    with suppress(OSError, RuntimeError):  # what the path raises has been reported by `_model_folder`
+        source = FolderModel(path=str(Path(name).expanduser().resolve()))
+        return source if fetched_from_a_lost_folder(source, store) is not None else None
+    return None
 
 
 def _source(recipe: str, store: Store) -> Ref[Checkpoint] | FetchedModel | StoredModel:

@@ -27,12 +27,14 @@ import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig, modeling_gguf_pytorch_utils
 from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
+from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
 from artifacts.errors import BadInputError
 from stages.models.json_file import read_json, refuse_own_code
 from stages.models.shape import families, read_shape, text_part
 from stages.models.source import BAD_INPUT_STATUS, SETTINGS_FILES, SHAPE_KNOWN, TOKENIZER_FILES, copy_files
 from stages.models.tensors import check_weights
+from stages.models.tokenizers.gguf_tokenizer import words_of
 
 _FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model")
 _SMALL_FILES = tuple(name for name in _FILES if name != "*.safetensors")
@@ -172,13 +174,18 @@ def convert_gguf(file: Path, out: Path, shape: Path | None) -> None:
     """Saves the model of a GGUF file, dequantized to bf16.
 
     Raises:
-        BadInputError: The file holds what transformers would leave out.
+        BadInputError: The file holds what transformers would leave out, or its tokenizer has unknown rules.
     """
     folder = str(file.parent)
     speed_up_gguf()
     reader = gguf.GGUFReader(str(file))  # as transformers names it, so that the file is parsed once
     refuse_lost_settings(file, reader)
+    stated = [reader.fields.get(f"tokenizer.ggml.{name}") for name in ("model", "pre")]
+    kind, rules = (field.contents() if field is not None else None for field in stated)
+    words = words_of(file, rules) if kind == "gpt2" and rules not in GGUF_PRE_TOKENIZER_SPLITS else None
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file.name, **_LOCAL)
+    if words is not None:
+        tokenizer.backend_tokenizer.pre_tokenizer = words
     if shape is not None:
         tokenizer.save_pretrained(shape, save_jinja_files=False)
         settings = AutoConfig.from_pretrained(folder, gguf_file=file.name, **_LOCAL)

@@ -10,8 +10,31 @@ from tokenizers.models import BPE
 
 from artifacts.errors import BadInputError
 
+_WHOLE = ("gpt-2", "phi-2")
+_DIGITS_APART = ("smollm", "starcoder", "refact", "command-r")
 _CONTROL = 3
 """Token type of control tokens, which represent no text."""
+
+
+def words_of(file: Path, name: str | None) -> pre_tokenizers.PreTokenizer:
+    """Returns the rules by which GPT-2's kind of byte-level BPE divides a text into words.
+
+    Args:
+        file: The GGUF file, for the error.
+        name: What it calls them (`tokenizer.ggml.pre`). These names are llama.cpp's (`src/llama-vocab.cpp`), of which
+            transformers 5.19 knows only those with a pattern of their own; it takes GPT-2's rules for all others.
+
+    Raises:
+        BadInputError: They are other rules.
+    """
+    words = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if name in _WHOLE:
+        return words
+    if name in _DIGITS_APART:
+        return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])
+    known = ", ".join((*_WHOLE, *_DIGITS_APART))
+    remedy = "use the model's Hugging Face folder or hub id"
+    raise BadInputError(str(file), f"the tokenizer's rules {name or '(not named)'}", f"rules of {known}", remedy)
 
 
 def write_tokenizer(file: Path, folder: Path) -> None:
@@ -22,7 +45,8 @@ def write_tokenizer(file: Path, folder: Path) -> None:
         folder: Folder to write into; made if missing.
 
     Raises:
-        BadInputError: The file is not a GGUF file with a tokenizer, or the tokenizer is not byte-level BPE.
+        BadInputError: The file is not a GGUF file with a tokenizer, or the tokenizer is not byte-level BPE with the
+            rules of `words_of`.
     """
     try:
         fields = GGUFReader(file).fields
@@ -31,6 +55,7 @@ def write_tokenizer(file: Path, folder: Path) -> None:
         }
         if header["tokenizer.ggml.model"] != "gpt2":
             raise BadInputError(str(file), f"a tokenizer of kind {header['tokenizer.ggml.model']}", "byte-level BPE")
+        words = words_of(file, header.get("tokenizer.ggml.pre"))
         tokens: list[str] = header["tokenizer.ggml.tokens"]
         merges = [tuple(merge.split(" ", 1)) for merge in header["tokenizer.ggml.merges"]]
         control = [t for t, kind in zip(tokens, header["tokenizer.ggml.token_type"], strict=True) if kind == _CONTROL]
@@ -42,7 +67,7 @@ def write_tokenizer(file: Path, folder: Path) -> None:
     except (ValueError, KeyError, IndexError) as error:
         raise BadInputError(str(file), f"not readable as GGUF ({error!r})", "a GGUF file with a tokenizer") from error
     tokenizer = Tokenizer(BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer.pre_tokenizer = words  # pyright: ignore[reportAttributeAccessIssue]
     tokenizer.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
     folder.mkdir(parents=True, exist_ok=True)

@@ -7,13 +7,18 @@ import pytest
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError
 from artifacts.identity import Identity
+from artifacts.layout import Shared, shared_key
 from artifacts.reading import Artifact
-from artifacts.refs import Checkpoint, Ref
+from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.store.store import Store
 from flows.checks.named import check_named
 from flows.cli.solve import model_folder
 from flows.config.recipes import load_recipe
+from flows.inputs.models import fetched_source
 from flows.lookup.checkpoints import check_checkpoint, find_checkpoint, trained_sampling
+from flows.orchestration.gpu_permit import gpu_permit
+from flows.report.terminal.live import current_view
+from flows.session.calls import Stages
 from stages.context import StageContext
 from stages.models.adapter_config import AdapterConfig
 from stages.models.adapters import base_of, read_adapter_config
@@ -22,7 +27,7 @@ from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.source import FolderModel, StoredModel
 from stages.models.tensors import check_weights
 from stages.models.tokenizers.chat import ChatTokenizer
-from stages.optional.adopt import adopt
+from stages.optional.adopt import adopt, identity_of
 from tests.support.adapters import CONFIG, save_adapter
 
 
@@ -49,6 +54,24 @@ def test_an_adapter_is_a_checkpoint_over_its_base(ctx: StageContext, base: Ref[C
     assert check_weights(full_folder(folder, tmp_path / "full"))
     with pytest.raises(BadInputError, match="a second adapter over models/adopted; expected a base without one"):
         adopt(ctx, str(adapter), adopted, out=ArtifactAddress(ctx.store, "models/twice", Checkpoint))
+
+
+def test_a_run_goes_on_with_the_adapter_of_a_folder_that_is_gone(
+    ctx: StageContext, base: Ref[Checkpoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    save_adapter(tmp_path / "mine/adapter", ctx.local_folder(base))
+    source = StoredModel(name=base.key, adapter="mine/adapter")  # spelled like an id of the hub
+    key = shared_key(Shared.MODELS, "adapter", identity_of("mine/adapter", base))
+    first = adopt(ctx, "mine/adapter", base, out=ArtifactAddress(ctx.store, key, Checkpoint))
+    (tmp_path / "mine").rename(tmp_path / "away")
+    puzzles: Ref[Puzzles] = Ref("Puzzles", "puzzles/none", "0" * 64)
+    with gpu_permit(None, "run", ctx.log) as permit:
+        stages = Stages(ctx, current_view(), permit)
+        assert fetched_source(stages, source, puzzles) == first
+        with pytest.raises(BadInputError, match="other/adapter"):
+            fetched_source(stages, source.model_copy(update={"adapter": "./other/adapter"}), puzzles)
 
 
 def test_an_adapter_of_another_base_is_not_published(ctx: StageContext, base: Ref[Checkpoint], tmp_path: Path) -> None:

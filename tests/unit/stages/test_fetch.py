@@ -13,7 +13,9 @@ from artifacts.layout import Shared, shared_key
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.schemas import PUZZLES as PUZZLES_SCHEMA
 from flows.config.recipes import load_recipe
-from flows.inputs.models import fetched_from_a_lost_folder, fetched_source
+from flows.inputs.models import fetched_source, fixed_checkpoint
+from flows.lookup.checkpoints import find_checkpoint, find_fixed
+from flows.lookup.lost_sources import fetched_from_a_lost_folder
 from flows.orchestration.gpu_permit import gpu_permit
 from flows.report.terminal.live import current_view
 from flows.session.calls import Stages
@@ -132,6 +134,18 @@ def test_a_run_goes_on_with_what_was_fetched_last_from_a_folder_that_is_gone(fol
         identity_of(config, PUZZLES)
 
 
+def test_a_teacher_whose_folder_is_gone_is_the_model_fetched_from_it(folder: Path, ctx: StageContext) -> None:
+    with pytest.raises(BadInputError, match="cannot be read as a folder"):
+        find_fixed(str(folder.with_name("away")), "teach.teacher", ctx.store)
+    made = fetched(folder, ctx)
+    folder.rename(folder.with_name("away"))
+    with gpu_permit(None, "run", ctx.log) as permit:
+        stages = Stages(ctx, current_view(), permit)
+        assert fixed_checkpoint(stages, str(folder), "teach.teacher", PUZZLES) == made
+    with pytest.raises(BadInputError, match="cannot be read as a folder"):
+        find_checkpoint(str(folder), ctx.store)  # a name on a command line means what is there
+
+
 def test_a_system_prompt_makes_another_model_of_the_same_folder(folder: Path, ctx: StageContext) -> None:
     plain, told = FolderModel(path=str(folder)), FolderModel(path=str(folder), system_prompt="Be brief.")
     assert identity_of(plain, PUZZLES) != identity_of(told, PUZZLES)
@@ -162,7 +176,7 @@ def test_a_file_that_cannot_be_read_is_named(folder: Path) -> None:
     ("recipe", "digest"),
     [
         ("answers_only", "a14da297ae471666db53ba0206c79bab5c7c9a559d4de574555a0a4917061b92"),
-        ("smollm2", "253365c00a5dde86b7e771885485992fb58a95db6c05cd36d5203600d27f735c"),
+        ("smollm2", "ea564fbda3d84a7536fb2170bf2ab5d8ec19bdf01ac22a33bd4b021228b25d69"),
         ("grpo", "9c6ad63b97cb5ef2a7ede23850298723b431bff7af00f1699dea1cf962edd01e"),
     ],
 )

@@ -7,11 +7,13 @@ from artifacts.documents.parsing import exists
 from artifacts.layout import Shared, shared_of_name
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
-from artifacts.refs import Ref
+from artifacts.refs import Checkpoint, Ref
 from artifacts.store.location import local_folder
 from artifacts.store.store import Store
 from artifacts.verification import noted
 from stages.environments.question_file.config import REMOTE
+from stages.models.source import ChatModel, FolderModel
+from stages.models.stored import BASE
 
 
 def made_from_a_lost_source(
@@ -39,3 +41,30 @@ def made_from_a_lost_source(
     fitting = [item for item in made if same(item.manifest)]
     newest = max(fitting, key=lambda item: item.manifest.made_at, default=None)
     return None if newest is None else newest.ref
+
+
+def fetched_from_a_lost_folder(source: FolderModel, store: Store) -> Ref[Checkpoint] | None:
+    """Returns the model that was last fetched from a missing local folder; None if it exists or was never fetched."""
+
+    def same(made: Manifest) -> bool:
+        asked = source.identity()
+        of_model = {name: value for name, value in made.identity.config.items() if name in ChatModel.model_fields}
+        return made.facts.get("folder") == asked.pop("path") and {"source": source.source, **of_model} == asked
+
+    return made_from_a_lost_source(source.path, Shared.MODELS, source.source, same, store)
+
+
+def adopted_from_a_lost_folder(adapter: str, base: Ref[Checkpoint], store: Store) -> Ref[Checkpoint] | None:
+    """Returns the checkpoint last made from a missing local folder of an adapter of that base; None if there is none.
+
+    Args:
+        adapter: The folder as `model.adapter` names it; None is returned for an id of the hub.
+        base: The model below the adapter.
+        store: The store of the checkpoints.
+    """
+
+    def same(made: Manifest) -> bool:
+        of = made.identity
+        return made.facts.get("adapter") == adapter and "files" in of.config and of.inputs.get(BASE) == base.digest
+
+    return made_from_a_lost_source(adapter, Shared.MODELS, "adapter", same, store)
