@@ -16,8 +16,9 @@ from safetensors.numpy import load, save
 from artifacts.errors import IntegrityError
 
 BATCH_FILE = "batch.safetensors"
-RIGHT = "right"
-"""Name of the tensor that only batches with marked right completions have."""
+RIGHT, GROUPS = "right", "groups"
+"""Names of tensors that only some batches have."""
+_OPTIONAL = {RIGHT: np.dtype(np.uint8), GROUPS: np.dtype(np.int32)}
 _REMEDY = "pack the batch again"
 
 
@@ -36,6 +37,8 @@ class PackedBatch:
         minibatch: int32 [R], the optimizer step of a row, from 0 without gaps.
         right: uint8 [R, T], 1 for the tokens in the loss of completions that are fully correct; None if the batch
             does not mark them.
+        groups: int32 [R, T], the number of the group of a segment, 0 in padding; None if groups have different prompts,
+            which tell them apart. Episodes that begin with the same prompt are groups of their own.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -47,13 +50,16 @@ class PackedBatch:
     advantages: npt.NDArray[np.float32]
     minibatch: npt.NDArray[np.int32]
     right: npt.NDArray[np.uint8] | None = None
+    groups: npt.NDArray[np.int32] | None = None
 
     @classmethod
     def dtypes(cls) -> dict[str, np.dtype[np.generic]]:
         """Returns the declared element type of each tensor that every batch has, by name."""
         hints = get_type_hints(cls)  # of a field: ndarray[shape, dtype[scalar]]
         scalars: dict[str, type[np.generic]] = {
-            field.name: get_args(get_args(hints[field.name])[1])[0] for field in fields(cls) if field.name != RIGHT
+            field.name: get_args(get_args(hints[field.name])[1])[0]
+            for field in fields(cls)
+            if field.name not in _OPTIONAL
         }
         return {name: np.dtype(scalar) for name, scalar in scalars.items()}
 
@@ -64,7 +70,7 @@ class PackedBatch:
 
     def to_bytes(self) -> bytes:
         """Returns the batch as a safetensors file."""
-        names = [*self.dtypes(), *([] if self.right is None else [RIGHT])]
+        names = [*self.dtypes(), *(name for name in _OPTIONAL if getattr(self, name) is not None)]
         return save({name: np.ascontiguousarray(getattr(self, name)) for name in names})
 
     @classmethod
@@ -79,8 +85,7 @@ class PackedBatch:
         except (SafetensorError, KeyError) as error:  # KeyError: an element type that NumPy does not have
             raise IntegrityError(where, f"unreadable ({error})", "a packed batch", _REMEDY) from error
         dtypes, expected_dtypes = {name: tensor.dtype for name, tensor in tensors.items()}, cls.dtypes()
-        if RIGHT in dtypes:
-            expected_dtypes[RIGHT] = np.dtype(np.uint8)
+        expected_dtypes |= {name: dtype for name, dtype in _OPTIONAL.items() if name in dtypes}
         if dtypes != expected_dtypes:
             raise IntegrityError(where, f"tensors {_listed(dtypes)}", _listed(expected_dtypes), _REMEDY)
         batch = cls(**tensors)
@@ -105,6 +110,8 @@ class PackedBatch:
             _require(self.right.shape == shape, where, f"{RIGHT} of shape {self.right.shape}", str(shape))
             marked = (self.right > self.completion_mask) | (self.right > 1)
             _refuse_rows(marked, where, "a right token outside the loss", "0 or 1, and 0 outside the loss")
+        if self.groups is not None:
+            _require(self.groups.shape == shape, where, f"{GROUPS} of shape {self.groups.shape}", str(shape))
         self._check_tokens(where)
         self._check_segments(where)
         steps = np.unique(self.minibatch)

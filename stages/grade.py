@@ -29,7 +29,6 @@ from stages.context import StageContext
 from stages.environments import environment
 from stages.environments.capabilities import ChecksFormat, LocatesAnswers, Proves, needs
 from stages.environments.puzzle import Grader
-from stages.environments.solver_tool import own_words
 from stages.environments.tables import deduction_columns, grade_columns, grader_of, puzzles_by_id, unread_counts
 from stages.environments.thoughts import thought_opened
 from stages.grading.completions import GradedCompletion, graded_completions, reward_inputs
@@ -96,7 +95,7 @@ def grade(
     inputs = reward_inputs(completions, own_lengths(sampled).to_list(), config.reward, config.grader, tokenizer)
     said = None
     if config.reward.judge is not None:
-        asked = [(own_words(one.row["text"], filler=""), one.puzzle) for one in completions]
+        asked = [(one.row["text"], one.puzzle) for one in completions]
         said = verdicts(config.reward.judge, asked, rollouts, ctx.store, lambda n, of: ctx.progress("judge", n, of, {}))
         inputs = [replace(of_one, judged=reward) for of_one, reward in zip(inputs, said.rewards, strict=True)]
     terms = [reward_terms(of_one, config.reward) for of_one in inputs]

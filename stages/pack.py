@@ -102,4 +102,4 @@ def _group(rows: pl.DataFrame) -> Group:
     by_tool = rows[BY_TOOL].to_list() if BY_TOOL in rows.columns else [None] * len(rows)
     columns = ("completion_token_ids", "sampler_logprobs", "advantage")
     branches = zip(*(rows[name].to_list() for name in columns), by_tool, rows["exact"].to_list(), strict=True)
-    return Group(prompt=rows["prompt_token_ids"][0].to_list(), branches=[Branch(*branch) for branch in branches])
+    return Group(rows["prompt_token_ids"][0].to_list(), [Branch(*branch) for branch in branches], rows["group"][0])

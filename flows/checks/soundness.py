@@ -127,14 +127,15 @@ def _check_sound_part(recipe: Recipe) -> None:
             str(getattr(plain, changed[0])),
             "a teacher compares with them" if recipe.teach else "or set finetune.loss.old_logprobs to trainer",
         )
-    advantage = recipe.grade.advantage
-    for name, value, over_batch in (
-        ("scale", advantage.scale, "batch_std"),
-        ("baseline", advantage.baseline, "batch_mean"),
+    advantage, value = recipe.grade.advantage, recipe.value
+    for name, stated, over_batch in (
+        ("grade.advantage.scale", advantage.scale, "batch_std"),
+        ("grade.advantage.baseline", advantage.baseline, "batch_mean"),
+        ("value.normalise", value.normalise if value is not None else None, "batch"),
     ):
-        if recipe.sample.resample and value == over_batch:
+        if recipe.sample.resample and stated == over_batch:
             raise BadInputError(
-                f"grade.advantage.{name}",
-                f"{value}, which includes the groups that sample.resample drops",
-                f"another {name}, or no sample.resample",
+                name,
+                f"{stated}, which includes the groups that sample.resample drops",
+                f"another {name.rpartition('.')[2]}, or no sample.resample",
             )

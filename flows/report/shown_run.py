@@ -81,10 +81,13 @@ class ShownRun:
         """Returns the run up to iteration `n`; reads that iteration again, because a refresh may have changed it.
 
         Of older iterations it has only what pages need: iteration 0, the promoted one, the newest `KEPT`, and of the
-        others the decisions about the phase. It has no suites, which are measured after a run.
+        others the decisions about the phase. It has neither suites nor results after training: both belong to a run
+        that has ended, whose iterations are all read.
         """
         if self._record is None:
-            record = replace(read_run(self.store, self.layout.run, up_to=n), suites={})
+            whole = read_run(self.store, self.layout.run, up_to=n)
+            before = {when: manifest for when, manifest in whole.evaluations.items() if when != "after"}
+            record = replace(whole, evaluations=before, suites={})
             self._alarm_points = {item.number: alarm_point(item, record.recipe) for item in record.iterations}
             self._figures = {item.number: iteration_figures(item) for item in record.iterations}
         else:

@@ -20,6 +20,9 @@ from stages.answering.reply import Reply, objects_in, reply_of
 from stages.answering.settings import Access, ApiRequest
 
 _TRANSIENT = (408, 409, 425, 429)
+_BAD_REQUEST = 400
+_OF_PROMPT = ("flagged_input", "reasons")
+"""What `error.metadata` has in OpenRouter's 403 for a prompt that moderation flags; it accepts other prompts."""
 _NO_MONEY = ("insufficient_quota", "billing_hard_limit_reached")
 """Codes with which a provider answers 429 although no wait helps."""
 _LONGEST_DELAY_S = 60.0
@@ -238,7 +241,8 @@ class ApiClient:
             raise _PassingError(self._masked(f"connection: {error.__cause__ or error}"), charged=True) from error
         except openai.APIStatusError as error:
             words = self._words(error.body, error.response.text)
-            raise _failure(error.status_code, words, error.code, error.response.headers) from error
+            status = _BAD_REQUEST if _is_of_prompt(error.body) else error.status_code
+            raise _failure(status, words, error.code, error.response.headers) from error
         try:
             body = json.loads(content)
         except ValueError as error:
@@ -252,6 +256,7 @@ class ApiClient:
             fault = reply.get("error")
             code = cast("dict[str, Any]", fault).get("code") if isinstance(fault, Mapping) else None
             status = code if isinstance(code, int) and 400 <= code < 600 else 502
+            status = _BAD_REQUEST if _is_of_prompt(fault) else status
             raise _failure(status, self._words(reply, "a reply without choices"), None, {})
         return reply
 
@@ -282,14 +287,21 @@ class ApiClient:
         return self._masked(" ".join(text.split()))[:_LONGEST_WORDS]
 
     def _masked(self, text: str) -> str:
-        """Returns a text without the key, because some servers repeat a key that they refuse."""
-        return text.replace(self._key, "***") if self._key else text
+        """Returns a text that can be stored, without the key, because some servers repeat a key that they refuse."""
+        readable = text.encode(errors="replace").decode()  # some servers cut their messages inside an emoji
+        return readable.replace(self._key, "***") if self._key else readable
 
 
 def _lists(names: Sequence[str], model: str) -> bool:
     """Returns whether a list has a model; lists may omit a router's `:variant` and add the prefix `models/`."""
     plain = {name.removeprefix("models/") for name in names}
     return bool({model, model.removeprefix("models/"), model.partition(":")[0]} & plain)
+
+
+def _is_of_prompt(fault: object) -> bool:
+    """Returns whether an error describes a prompt that was flagged; openai passes the object `error` of the body."""
+    metadata = cast("dict[str, Any]", fault).get("metadata") if isinstance(fault, Mapping) else None
+    return isinstance(metadata, Mapping) and any(metadata.get(name) for name in _OF_PROMPT)
 
 
 def _failure(status: int, words: str, code: str | None, headers: Mapping[str, str]) -> Exception:

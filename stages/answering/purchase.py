@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from artifacts.address import Attempt
-from artifacts.errors import DeerstalkerError, TransientError
+from artifacts.errors import TransientError
 from artifacts.identity import sha256_json
 from artifacts.refs import Answers
 from artifacts.schemas import ANSWERS, Outcome, as_table
@@ -157,7 +157,7 @@ class _Buyer:
         self._shards = _Shards(attempt)
         self._rate = TokenRate(service.access.tokens_per_minute)
         self._money = asyncio.Condition()
-        self._stop: DeerstalkerError | None = None
+        self._stop: Exception | None = None
         self._refused: list[tuple[PuzzleSample, RefusedError]] = []
         self._lost: list[str] = []
         self._lost_in_a_row = 0
@@ -196,7 +196,10 @@ class _Buyer:
 
     async def _work(self, client: ApiClient) -> None:
         while self._questions and self._stop is None:
-            await self._one(client, self._questions.popleft(), first=False)
+            try:
+                await self._one(client, self._questions.popleft(), first=False)
+            except Exception as error:  # raised here, it would cancel requests that are paid for
+                self._stop = self._stop or error
 
     async def _one(self, client: ApiClient, question: PuzzleSample, *, first: bool) -> None:
         service = self._service

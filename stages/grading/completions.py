@@ -11,7 +11,7 @@ import polars as pl
 from artifacts.errors import NEW_RUN, BadInputError
 from artifacts.schemas import BY_TOOL
 from stages.environments import environment
-from stages.environments.capabilities import ChecksFormat
+from stages.environments.capabilities import ChecksFormat, TakesSteps
 from stages.environments.puzzle import Asserted, DeductionCounts, Graded, Grader, Puzzle
 from stages.environments.single_answer import MISSING
 from stages.environments.solver_tool import own_words
@@ -48,6 +48,17 @@ class GradedCompletion:
     def truncated(self) -> bool:
         """Whether the sampler cut it at the token limit or by `early_stop`."""
         return self.row["finish_reason"] in ("length", "early_stop")
+
+    @property
+    def limit_tokens(self) -> int:
+        """The sampler's max_tokens."""
+        return json.loads(self.row["sampling"])["max_tokens"]
+
+    def counted_tokens(self, model_tokens: int) -> int:
+        """Returns how much of the limit it takes: an episode's observations count, and a cut one has used all of it."""
+        if not isinstance(environment.get(self.puzzle.environment), TakesSteps):
+            return model_tokens
+        return self.limit_tokens if self.row["finish_reason"] == "length" else len(self.row["completion_token_ids"])
 
     def steps(self, grader: Grader) -> list[Step]:
         """Returns its statements and answers in the order of the text.
@@ -106,8 +117,8 @@ def reward_inputs(
             surprise=_surprise(one, grader, tokenizer) if tokenizer and config.surprise_weight else 0.0,
             text=own_words(one.row["text"], filler=""),
             well_formed=config.format_weight > 0 and _well_formed(one),
-            tokens=tokens,
-            limit_tokens=json.loads(one.row["sampling"])["max_tokens"],
+            tokens=one.counted_tokens(tokens),
+            limit_tokens=one.limit_tokens,
             answered=any(answer.note != MISSING for answer in one.graded.answers.values()),
         )
         for one, tokens in zip(completions, model_tokens, strict=True)
@@ -119,9 +130,9 @@ def reward_inputs(
             one.row["text"],
             one.puzzle,
             Grade(of_one.accuracy, of_one.exact, of_one.answered, of_one.truncated),
-            Tokens(of_one.tokens, of_one.limit_tokens),
+            Tokens(tokens, of_one.limit_tokens),
         )
-        for one, of_one in zip(completions, inputs, strict=True)
+        for one, of_one, tokens in zip(completions, inputs, model_tokens, strict=True)
     ]
     own = own_rewards(config.function, asked, config.function_limit_s)
     return [replace(of_one, own=value) for of_one, value in zip(inputs, own, strict=True)]

@@ -9,7 +9,7 @@ from typing import Any, Self, cast
 import polars as pl
 from pydantic import Field, SerializationInfo, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from artifacts.documents.conversation import readable
+from artifacts.documents.conversation import readable, stored_prompt
 from artifacts.errors import BadInputError
 from artifacts.identity import IN_IDENTITY
 from artifacts.refs import Ref, Rollouts
@@ -19,8 +19,11 @@ from stages.answering.prices import TokenPrice
 from stages.answering.purchase import PuzzleSample, Service, buy, cost_of, most_cost
 from stages.answering.settings import Access, ApiRequest, refuse_keys
 from stages.answering.stored import missing_questions, stored_answers
+from stages.environments import environment
+from stages.environments.capabilities import TakesSteps
 from stages.environments.puzzle import Puzzle
 from stages.environments.single_answer import ANSWER, ITEM
+from stages.environments.solver_tool import own_words, read_episode
 from stages.environments.thoughts import DEFAULT_THINKING, answer_start, said
 from stages.grpo.rewards import RewardConfig
 
@@ -90,11 +93,11 @@ class JudgeConfig(ApiRequest, Access):
 
     def question(self, completion: str, puzzle: Puzzle) -> str | None:
         """Returns the question about a completion; None if there is nothing to judge, because it has no answer."""
-        if (start := answer_start(completion, puzzle.thinking)) is None:
+        if (words := _said(completion, puzzle)) is None:
             return None
         letters = (f"{letter}. {words}" for letter, words in puzzle.solution.items() if letter != ITEM)
         answer = puzzle.solution.get(ANSWER) or "\n".join(letters)
-        texts = {"prompt": readable(puzzle.prompt), "completion": completion[start:], "answer": answer}
+        texts = {"prompt": readable(puzzle.prompt), "completion": words, "answer": answer}
         return _PLACEHOLDER.sub(lambda found: texts[found[1]], self.prompt)
 
     def score(self, reply: str) -> float | None:
@@ -104,6 +107,20 @@ class JudgeConfig(ApiRequest, Access):
             return None
         share = (float(numbers[-1]) - self.worst) / (self.best - self.worst)
         return self.weight * share if 0.0 <= share <= 1.0 else None
+
+
+def _said(completion: str, puzzle: Puzzle) -> str | None:
+    """Returns a completion without thoughts and tool outputs, an episode as a conversation; None without an answer."""
+    if not isinstance(environment.get(puzzle.environment), TakesSteps):
+        words = own_words(completion, filler="")
+        start = answer_start(words, puzzle.thinking)
+        return None if start is None else words[start:]
+    turns, observations = read_episode(completion)
+    answers = [said(turn, puzzle.thinking) for turn in turns]
+    messages = [{"role": "assistant", "content": answers[0]}]
+    for observation, answer in zip(observations, answers[1:], strict=True):
+        messages += [{"role": "user", "content": observation}, {"role": "assistant", "content": answer}]
+    return readable(stored_prompt(messages)) if any(answers) else None
 
 
 class JudgedReward(RewardConfig):
@@ -146,7 +163,7 @@ def verdicts(
 
     Args:
         config: The judge.
-        completions: Each completion with its puzzle.
+        completions: The text of each completion with its puzzle.
         rollouts: The artifact that holds them.
         store: Where replies are stored, as soon as they arrive.
         on_answer: Called after each bought reply with the number bought so far and the number to buy.

@@ -40,10 +40,17 @@ class Branch:
 
 @dataclass(frozen=True)
 class Group:
-    """One prompt with the completions sampled from it."""
+    """One prompt with the completions sampled from it.
+
+    Attributes:
+        prompt: Its token ids.
+        branches: The completions.
+        number: Tells groups with equal prompts apart, which only episodes have.
+    """
 
     prompt: Sequence[int]
     branches: Sequence[Branch]
+    number: int = 0
 
     @property
     def size_tokens(self) -> int:

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from artifacts.config import Config
 from artifacts.errors import NEW_RUN, BadInputError
-from artifacts.tensors import RIGHT, PackedBatch
+from artifacts.tensors import GROUPS, RIGHT, PackedBatch
 from stages.grpo.groups import Branch, Group
 
 
@@ -305,8 +305,9 @@ class _Columns:
     sampler_logprobs: list[float] = field(default_factory=list[float])
     advantages: list[float] = field(default_factory=list[float])
     right: list[int] = field(default_factory=list[int])
+    groups: list[int] = field(default_factory=list[int])
 
-    def add(self, branch: Branch, start: int, segment: int, parent: int) -> None:
+    def add(self, branch: Branch, start: int, segment: int, parent: int, group: int) -> None:
         """Appends a segment. A prompt is its own parent and is not in the loss, nor are the tokens of a tool.
 
         Args:
@@ -314,6 +315,7 @@ class _Columns:
             start: Position of its first token.
             segment: Id of the segment.
             parent: Id of its prompt's segment.
+            group: Number of its group.
         """
         count = len(branch.tokens)
         in_loss = [0] * count if segment == parent else branch.own
@@ -325,6 +327,7 @@ class _Columns:
         self.sampler_logprobs += branch.logprobs
         self.advantages += branch.advantages
         self.right += [own * branch.right for own in in_loss]
+        self.groups += [group] * count
 
 
 def lay_out(rows: Sequence[Sequence[Group]], minibatch: Sequence[int], config: PackConfig) -> PackedBatch:
@@ -341,10 +344,10 @@ def lay_out(rows: Sequence[Sequence[Group]], minibatch: Sequence[int], config: P
         columns = _Columns()
         for group in row:
             prompt = segments
-            columns.add(Branch(group.prompt, [0.0] * len(group.prompt), 0.0), 0, prompt, prompt)
+            columns.add(Branch(group.prompt, [0.0] * len(group.prompt), 0.0), 0, prompt, prompt, group.number)
             for branch in group.branches:
                 segments += 1
-                columns.add(branch, len(group.prompt), segments, prompt)
+                columns.add(branch, len(group.prompt), segments, prompt, group.number)
                 if config.last_token_advantage == "zero":
                     columns.advantages[-1] = 0.0
             segments += 1
@@ -361,4 +364,7 @@ def lay_out(rows: Sequence[Sequence[Group]], minibatch: Sequence[int], config: P
 
     tensors = {name: padded(name, dtype) for name, dtype in PackedBatch.dtypes().items() if name != "minibatch"}
     right = padded(RIGHT, np.dtype(np.uint8)) if config.mark_right else None
-    return PackedBatch(**tensors, minibatch=np.asarray(minibatch, dtype=np.int32), right=right)
+    named = {(tuple(group.prompt), group.number) for row in rows for group in row}
+    share_prompts = len({prompt for prompt, _ in named}) < len(named)
+    groups = padded(GROUPS, np.dtype(np.int32)) if share_prompts else None
+    return PackedBatch(**tensors, minibatch=np.asarray(minibatch, dtype=np.int32), right=right, groups=groups)

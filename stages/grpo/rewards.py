@@ -121,7 +121,7 @@ class RewardInputs:
         surprise: Mean negative log-probability of its tokens up to the last answer, in nats.
         text: The completion, without the text that a tool wrote.
         well_formed: Whether it has the layout that its prompt asks for; False if the reward does not depend on it.
-        tokens: Number of tokens that the model wrote.
+        tokens: Number of its tokens that count against `limit_tokens`.
         limit_tokens: The sampler's max_tokens.
         answered: Whether any answer was found in it.
         own: What a user's own function returned; None if there is none, or if it failed.

@@ -95,17 +95,19 @@ class PowerLaw:
 
 @dataclass(frozen=True)
 class Saturating:
-    """The fit `accuracy = level - gap * exp(-iteration / scale)` of a learning curve.
+    """The fit `accuracy = level - gap * exp(-(iteration - start) / scale)` of a learning curve.
 
     Attributes:
         level: The accuracy that the curve approaches.
-        gap: Difference between the level and the accuracy at iteration 0.
+        gap: Difference between the level and the accuracy at `start`.
+        start: The first fitted iteration.
         scale: Iterations in which the distance to the level falls to 37%.
         aic: Akaike's criterion, as in `PowerLaw`.
     """
 
     level: float
     gap: float
+    start: float
     scale: float
     aic: float
 
@@ -116,7 +118,7 @@ class Saturating:
 
     def at(self, iteration: float) -> float:
         """Returns the accuracy that the fit gives for an iteration."""
-        return self.level - self.gap * math.exp(-iteration / self.scale)
+        return self.level - self.gap * math.exp(-(iteration - self.start) / self.scale)
 
 
 def fit_power_law(iterations: Sequence[int], accuracies: Sequence[float]) -> PowerLaw | None:
@@ -308,8 +310,7 @@ def _fit_saturating(numbers_N: NDArray[np.float64], logs_N: NDArray[np.float64])
         if squares_S[i] < squares:
             squares, best = float(squares_S[i]), (float(level_S[i]), -float(slope_S[i]), float(scales_S[i]))
     level, gap, scale = best
-    gap *= math.exp(float(numbers_N[0]) / scale)
-    return Saturating(level, gap, scale, _aic(squares, len(numbers_N), parameters=4))
+    return Saturating(level, gap, float(numbers_N[0]), scale, _aic(squares, len(numbers_N), parameters=4))
 
 
 def _aic(squares: float, count: int, parameters: int) -> float:

@@ -66,6 +66,8 @@ class TrainerBatch:
         self._columns = {name: torch.from_numpy(getattr(packed, name)) for name in tensors.PackedBatch.dtypes()}
         right = packed.right if packed.right is not None else np.zeros_like(packed.completion_mask)
         self._columns[tensors.RIGHT] = torch.from_numpy(right)
+        if packed.groups is not None:
+            self._columns[tensors.GROUPS] = torch.from_numpy(packed.groups)
         self.real = self._columns["segment_ids"] >= 0
         """[R, T] bool, False in padding."""
         self.row_tokens: list[int] = self.real.sum(1).tolist()
@@ -103,9 +105,11 @@ class TrainerBatch:
     def groups(self, addresses: Tensor) -> Tensor:
         """Returns the number of each completion token's group: [C] int64.
 
-        Completions with equal prompt tokens belong to one group, because a group that is split over rows repeats its
-        prompt as another segment.
+        If the batch has no numbers of groups, completions with equal prompt tokens belong to one group, because a group
+        that is split over rows repeats its prompt as another segment.
         """
+        if tensors.GROUPS in self._columns:
+            return self.values(tensors.GROUPS, addresses).long()
         segments, parents = self._columns["segment_ids"].view(-1), self._columns["parent_ids"].view(-1)
         prompt = self.real.view(-1) & (segments == parents)
         prompt_ids, lengths = segments[prompt].unique_consecutive(return_counts=True)

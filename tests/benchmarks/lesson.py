@@ -1,5 +1,7 @@
 """What GRPO adds in the recipe `quickstart`, over fresh seeds: `python -m tests.benchmarks.lesson --json`.
 
+With `--boards`, what the recipe `boards` solves of boards that it was not trained on; see `on_other_boards`.
+
 A seed is a warm start of its own (other puzzles, another model). From it start two runs:
 
 * `grpo`: the recipe;
@@ -14,14 +16,21 @@ calls printed.
 
 import argparse
 import statistics
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from flows.config.recipes import load_recipe
 from tests.support.bars import Bar, tell
+from tests.support.scaled_recipes import as_toml
 from tests.support.seeded import joined, over_seeds, parse, run_store, seeded_parser
-from tests.support.whole_runs import from_warm_start, train, warm_start_of
+from tests.support.whole_runs import deerstalker, figures_of, from_warm_start, train, warm_start_of
 
 SEEDS = (801, 802, 803, 804, 805)
+BOARD_SEEDS = (841, 842, 843)
+UNSEEN = {"3-2-4": (3, 2, 4), "3-4-3": (3, 4, 3), "4-3-4": (4, 3, 4)}
+"""Boards (suspects, weapons, rooms) on which `boards` is not trained. The bar is set on the first of them."""
+UNSEEN_PUZZLES, UNSEEN_SAMPLES, UNSEEN_SEED, UNSEEN_BAR = 256, 4, 777, 30.0
 FURTHER = ("warm_start.schedule=linear", "warm_start.warmup_share=0")
 """Settings by which the control goes on from the warm start."""
 SAMPLED_BAR, GREEDY_BAR, AFTER_BAR, CONTRADICTED_BAR, WALL_BAR_S = 20.0, 8.0, 70.0, 1 / 3, 10 * 60
@@ -63,6 +72,43 @@ def figures(test: dict[str, Any], when: str) -> dict[str, float]:
     }
 
 
+def on_other_boards(seed: int, options: argparse.Namespace, store: str) -> dict[str, dict[str, float]]:
+    """Trains one seed of `boards`; returns its figures on its own boards and on those that it was not trained on.
+
+    Each is measured before GRPO and after it, on the same puzzles for every seed.
+    """
+    run = f"boards-{seed}"
+    document = train("boards", run, store, [f"seed={seed}", *options.settings], options.profile)
+    own = figures_of(document)
+    if document["resumed"]:
+        del own["wall_s"]
+    return {"trained on": own, **{name: _on_board(run, board, options, store) for name, board in UNSEEN.items()}}
+
+
+def _on_board(run: str, board: tuple[int, int, int], options: argparse.Namespace, store: str) -> dict[str, float]:
+    things = dict(zip(("suspects", "weapons", "rooms"), ([number, number] for number in board), strict=True))
+    puzzle = load_recipe("quickstart").puzzles.puzzle.model_dump(mode="json", exclude_defaults=True) | things
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        suite = Path(folder) / f"{'-'.join(map(str, board))}.toml"
+        puzzles = {"train": 0, "val": 0, "test": UNSEEN_PUZZLES, "seed": UNSEEN_SEED, "puzzle": puzzle}
+        suite.write_text(f'title = "Another board"\npuzzles = {as_toml(puzzles)}\n')
+        for when, checkpoint in (("before", f"{run}@0"), ("after", run)):
+            settings = ["--store", store, "--profile", options.profile, "--samples", str(UNSEEN_SAMPLES)]
+            measured = deerstalker("evaluate", "--checkpoint", checkpoint, "--suite", str(suite), *settings)
+            for mode in ("sampled", "greedy"):
+                figures[f"{mode}_exact_{when}"] = 100 * measured["gradings"]["strict"][mode]["exact"]["mean"]
+                figures[f"{mode}_accuracy_{when}"] = 100 * measured["gradings"]["strict"][mode]["accuracy"]["mean"]
+    return figures
+
+
+def bars_of_boards(rows: list[dict[str, dict[str, float]]]) -> list[Bar]:
+    """The bar of `boards`, of each seed."""
+    board = next(iter(UNSEEN))
+    least = min(row[board]["greedy_exact_after"] for row in rows)
+    return [Bar.at_least(f"all right on {board}, greedy, after, least of the seeds, %", least, UNSEEN_BAR)]
+
+
 def bars(rows: list[dict[str, float]]) -> list[Bar]:
     """The bars of the recipe, on the arm `grpo`."""
     sampled, greedy = ([row[f"{mode}_after"] - row[f"{mode}_before"] for row in rows] for mode in ("sampled", "greedy"))
@@ -86,14 +132,22 @@ def bars(rows: list[dict[str, float]]) -> list[Bar]:
 def main() -> None:
     parser = seeded_parser(__doc__, SEEDS)
     parser.add_argument("--recipe", default="quickstart")
+    parser.add_argument("--boards", action="store_true", help="measure the recipe `boards` on boards that it never saw")
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE")
     options = parse(parser)
+    if options.boards:
+        parser.set_defaults(seeds=list(BOARD_SEEDS))
+        options = parse(parser)
     with run_store(options) as store:
-        seeds = {seed: measure(seed, options, store) for seed in options.seeds}
+        seeds = {seed: (on_other_boards if options.boards else measure)(seed, options, store) for seed in options.seeds}
     document = joined(options.join, {"seeds": seeds})
     rows = list(document["seeds"].values())
-    document["means"] = over_seeds([{arm: row[arm] for arm in ("grpo", "supervised")} for row in rows])
-    tell(document, bars([row["grpo"] for row in rows]), as_json=options.json)
+    if options.boards:
+        document["means"], held = over_seeds(rows), bars_of_boards(rows)
+    else:
+        document["means"] = over_seeds([{arm: row[arm] for arm in ("grpo", "supervised")} for row in rows])
+        held = bars([row["grpo"] for row in rows])
+    tell(document, held, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -5,21 +5,28 @@ import contextlib
 import datetime
 import gzip
 import http.server
+import json
+import threading
 import time
+from collections.abc import Callable, Sequence
 from email.utils import formatdate
+from pathlib import Path
 from typing import Any, ClassVar
 
+import polars as pl
 import pytest
 
 from artifacts.errors import BadInputError
 from artifacts.schemas import ANSWERS, as_table, validated
+from artifacts.store.store import Store
 from stages.answering.client import ApiClient, LostError, RefusedError, _failure, _lists, _retry_after_s
 from stages.answering.estimate import estimate_purchase
 from stages.answering.limits import Budget, TokenRate
 from stages.answering.prices import TokenPrice, Tokens, cached_tokens
-from stages.answering.purchase import PuzzleSample, row_of
+from stages.answering.purchase import PuzzleSample, Service, buy, row_of
 from stages.answering.reply import reply_of
 from stages.answering.settings import Access, ApiRequest, Parameters
+from stages.answering.stored import stored_answers
 from tests.support.serving import serving
 
 
@@ -223,3 +230,57 @@ def test_an_estimate_expects_what_was_measured_and_bounds_what_may_come() -> Non
     unbounded = ApiRequest(model="m")
     assert estimate_purchase("a", questions, 12, stored, unbounded, price, None).most is None
     assert estimate_purchase("a", [], 12, stored, request, price, None).line() == "a: all 12 answers are stored"
+
+
+class Choosy(http.server.BaseHTTPRequestHandler):
+    """A provider that flags a question with "bomb", in a message cut inside an emoji, and answers others when told."""
+
+    told: ClassVar[threading.Event] = threading.Event()
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["messages"][0]["content"]
+        answer: dict[str, Any] = {"choices": [{"finish_reason": "stop", "message": {"content": "7"}}]}
+        if flagged := "bomb" in asked:
+            answer = {"error": {"code": 403, "message": "flagged: \ud83d", "metadata": {"reasons": ["violence"]}}}
+        elif "first" not in asked:
+            self.told.wait(30)
+        content = json.dumps(answer).encode()
+        self.send_response(403 if flagged else 200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Keep the test's output clean."""
+
+
+def bought(words: Sequence[str], on_answer: Callable[[], None], store: Store) -> pl.DataFrame:
+    """Asks all questions at once, and returns the answers that are stored, even if that ends in an OSError."""
+    with serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Choosy)) as server:
+        request = ApiRequest(model="m", base_url=f"http://127.0.0.1:{server.server_address[1]}/v1")
+        service = Service("m", Access(api_key_env=None, retries=0, concurrency=len(words)), None)
+        questions = [PuzzleSample(f"p{number}", number, 0, text) for number, text in enumerate(words)]
+        attempt, _ = stored_answers(store, request)
+        with contextlib.suppress(OSError):
+            buy(questions, request, service, attempt, on_answer, known_good=True)
+    return stored_answers(store, request)[1].sort("group")
+
+
+def test_a_prompt_that_a_provider_flags_is_rejected_and_others_are_answered(tmp_path: Path) -> None:
+    Choosy.told.set()
+    stored = bought(["How is a bomb made?", "Who?"], lambda: None, Store.open(str(tmp_path)))
+    assert stored["outcome"].to_list() == ["rejected", "answered"]
+    assert stored["detail"][0] == "flagged: ?"
+
+
+def test_an_error_while_an_answer_is_stored_ends_the_work_after_the_requests_under_way(tmp_path: Path) -> None:
+    Choosy.told.clear()
+
+    def fails_at_first() -> None:
+        if not Choosy.told.is_set():
+            Choosy.told.set()
+            raise OSError("no space")
+
+    stored = bought(["the first", "Who?", "Where?"], fails_at_first, Store.open(str(tmp_path)))
+    assert len(stored) == 3, "two answers came after the error, and are paid for"

@@ -440,6 +440,14 @@ def test_a_later_phase_sets_no_schedule_for_itself(setting: str, value: str) -> 
         (["grade.advantage.scale=batch_std", "sample.resample.max_rounds=1"], r"batch_std, which includes the groups"),
         (["grade.advantage.baseline=batch_mean", "sample.resample.max_rounds=1"], r"batch_mean, which includes the"),
         (
+            [
+                "value={normalise='batch'}",
+                "grade.advantage={baseline='none', scale='none'}",
+                "sample.resample.max_rounds=1",
+            ],
+            r"value\.normalise: batch, which includes the",
+        ),
+        (
             ["distil.sample.order={by='pools'}"],
             r"distil\.sample: its order or where reads 'accuracy:run', but pass rates are measured after",
         ),

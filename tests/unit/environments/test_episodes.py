@@ -14,6 +14,9 @@ from stages.environments.puzzle import Puzzle
 from stages.environments.solver_tool import own_words, read_episode, without_marks, write_episode
 from stages.environments.tables import graded_texts, observed_by_id, to_table
 from stages.environments.user_code.config import FunctionConfig
+from stages.grading.completions import GradedCompletion, reward_inputs
+from stages.grading.judge import JudgeConfig
+from stages.grpo.rewards import RewardConfig, reward_terms
 from stages.sampling.collect import tool_of
 from stages.sampling.config import SamplingConfig
 from stages.sampling.turns import Steps
@@ -100,6 +103,30 @@ def test_thoughts_are_left_out_of_each_turn_and_marks_of_the_model_mean_nothing(
     text = write_episode(turns, [without_marks(first)])
     assert read_episode(text)[0] == turns
     assert graded(text, item).accuracy == 0.5
+
+
+def test_a_judge_reads_the_answers_of_all_turns(folder: Path) -> None:
+    (item,) = episodes(folder, "wild.py:Count")
+    judge = JudgeConfig(base_url="http://127.0.0.1:9/v1", model="m", prompt="{completion}", best=5.0)
+    turns = ["<think>what</think>a", "<think>b</think>b"]
+    assert judge.question(write_episode(turns, ["a heard"]), item) == "assistant: a\n\nuser: a heard\n\nassistant: b"
+    cut = ["<think>what</think>a", "<think>b is"]
+    assert str(judge.question(write_episode(cut, ["a heard"]), item)).startswith("assistant: a\n\nuser: a heard")
+    assert judge.question("<think>what</think>a", item) == "a"
+    assert judge.question("<think>what", item) is None
+
+
+def test_what_an_episode_reads_counts_against_its_limit(folder: Path) -> None:
+    """The sampler cuts at max_tokens of both together, so that the last tokens before it are those of both, too."""
+    (item,) = episodes(folder, "wild.py:Count")
+    config = RewardConfig(truncated="soft_overlong", overlong_buffer_tokens=4, truncation_penalty=1.0)
+    row = {"completion_token_ids": [5] * 8, "sampling": '{"max_tokens": 10}', "text": "a"}
+    for end, share in (("stop", 0.5), ("length", 1.0)):
+        one = GradedCompletion({**row, "finish_reason": end}, item, graded("a", item), None)
+        (inputs,) = reward_inputs([one], [3], config, "strict", None)
+        assert reward_terms(inputs, config)["truncated"] == -share
+    plain = GradedCompletion({**row, "finish_reason": "stop"}, question("Who?", "x"), graded("a", item), None)
+    assert reward_inputs([plain], [3], config, "strict", None)[0].tokens == 3, "the answers of a tool do not count"
 
 
 @pytest.mark.parametrize(

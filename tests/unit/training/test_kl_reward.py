@@ -70,6 +70,20 @@ def test_a_group_is_known_by_its_prompt_also_where_it_is_cut(tmp_path: Path) -> 
     assert sorted(len(completions) for completions in members.values()) == [2, 3]
 
 
+def test_episodes_that_begin_alike_are_groups_of_their_own(tmp_path: Path) -> None:
+    """Their prompts are equal, so the batch has the numbers of their groups; other batches need none."""
+    given = [Group([1, 2], [Branch([5, 5], [-1.0] * 2, 1.0)] * 2, number) for number in (7, 3, 7)]
+    packed, _ = pack_groups(given, PackConfig(row_tokens=16))
+    assert packed.groups is not None
+    (tmp_path / "batch").write_bytes(packed.to_bytes())
+    batch = TrainerBatch(tmp_path / "batch", VOCAB)
+    addresses, sequences = batch.loss_sequences(list(range(batch.shape[0])))
+    of_completions = dict(zip(sequences.tolist(), batch.groups(addresses).tolist(), strict=True))
+    assert sorted(of_completions.values()) == [3, 3, 7, 7, 7, 7]
+    alike, _ = pack_groups([given[0], given[2]], PackConfig(row_tokens=16))
+    assert alike.groups is None
+
+
 def hand_made(columns: Any, divergences: torch.Tensor, place: str) -> torch.Tensor:
     """What comes off, token by token in plain Python; divergences in address order."""
     mask = columns["completion_mask"] > 0
