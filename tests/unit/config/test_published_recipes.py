@@ -21,8 +21,8 @@ from stages.environments.generate import generate_nth
 from tests.unit.config.golden import FOLDER, golden_file, resolved_text
 
 OURS = {
-    *("answers_only", "deduce", "maths_small", "on_policy_distillation", "promptcot", "quickstart", "smollm2_deduce"),
-    *("rejection_sampling", "smollm2"),
+    *("answers_only", "boards", "deduce", "maths_small", "on_policy_distillation", "promptcot", "quickstart"),
+    *("rejection_sampling", "smollm2", "smollm2_deduce"),
     *("tinyr1", "tinyr1_base", "tinyr1_clue", "tinyr1_mixed", "tinyr1_zebra"),
 }
 PUBLISHED = sorted({*recipe_names()} - OURS)
