@@ -191,8 +191,6 @@ def _push(hub: "HfApi", name: str, folder: Path) -> str:
     Raises:
         DeerstalkerError: The hub refused it or could not be reached.
     """
-    from huggingface_hub.errors import HfHubHTTPError
-
     from stages.models.exporting.folder import MODEL_FILES
 
     try:
@@ -203,7 +201,7 @@ def _push(hub: "HfApi", name: str, folder: Path) -> str:
             commit_message="Export of Deerstalker",
             delete_patterns=list(MODEL_FILES),
         )
-    except (HfHubHTTPError, OSError) as error:
+    except Exception as error:  # besides its own errors, the hub's client raises those of the library below it
         problem = " ".join(str(error).split())[:300]
         raise DeerstalkerError(
             f"{_HUB}{name}", problem, "a push", "check the name, and that the token may write"

@@ -102,9 +102,18 @@ class RunRecord:
     ended: bool = False
 
     @property
+    def graded_iterations(self) -> list[IterationRecord]:
+        """The iterations whose completions are stored with the advantages that they are trained with.
+
+        Those of a teacher or a critic come after the grades, so that such an iteration counts once it is packed.
+        """
+        later = self.recipe["teach"] is not None or self.recipe["value"] is not None
+        return [item for item in self.iterations if item.graded and ("pack" in item.manifests or not later)]
+
+    @property
     def newest_graded(self) -> IterationRecord | None:
-        """The newest iteration whose completions and grades are stored; None if there is none."""
-        return next((item for item in reversed(self.iterations) if item.graded), None)
+        """The newest of `graded_iterations`; None if there is none."""
+        return next(reversed(self.graded_iterations), None)
 
     def typed_recipe(self) -> Recipe:
         """Returns the frozen recipe as a config model.
@@ -247,9 +256,8 @@ def _drop_stale(
     evaluations: dict[str, Manifest], iterations: Sequence[IterationRecord], promoted: Promoted | None
 ) -> None:
     """Removes reports on the test split whose model is no longer the one before GRPO, or the promoted one."""
-    first = next((item.manifests.get("evaluate") for item in iterations if item.number == 0), None)
     measured = {
-        "before": None if first is None else first.inputs["weights"]["digest"],
+        "before": next((_weights_of(item) for item in iterations if item.number == 0), None),
         "after": None if promoted is None else promoted.checkpoint.digest,
     }
     for part, digest in measured.items():
@@ -313,11 +321,19 @@ def _suites(
     keys = {place: key for key in sorted(published) if (place := layout.suite_of(key))}
     suites: dict[str, dict[int, Manifest]] = {}
     for (suite, number), manifest in _manifests(store, keys, damaged, dict.fromkeys(keys, Report)).items():
-        trained = iterations[number].manifests.get("finetune") if number in iterations else None
+        digest = _weights_of(iterations[number]) if number in iterations else None
         weights = manifest.inputs.get("weights")
-        if trained is None or weights is None or weights["digest"] == trained.digest:
+        if digest is None or weights is None or weights["digest"] == digest:
             suites.setdefault(suite, {})[number] = manifest
     return suites
+
+
+def _weights_of(item: IterationRecord) -> str | None:
+    """Returns the digest of an iteration's weights; iteration 0 has those that its report measured."""
+    if trained := item.manifests.get("finetune"):
+        return trained.digest
+    report = item.manifests.get("evaluate") if item.number == 0 else None
+    return None if report is None else report.inputs["weights"]["digest"]
 
 
 def last_iteration(store: Store, layout: RunLayout) -> int:

@@ -90,13 +90,13 @@ def graded_rollouts(run: RunRecord, store: Store, iterations: Collection[int] = 
         BadInputError: One of the iterations, or all of them, are not graded or were pruned.
         IntegrityError: A stored file is damaged.
     """
-    stored = {item.number: item for item in run.iterations if item.graded}
+    stored = {item.number: item for item in run.graded_iterations}
     missing = sorted(set(iterations) - stored.keys())
     if missing or not stored:
         found = f"no graded completions of iteration {missing[0]}" if missing else "no graded completions"
         there = f"iterations {', '.join(map(str, stored))}" if stored else "an iteration that is graded and not pruned"
         raise BadInputError(f"run {run.layout.run!r}", found, there, "see `deerstalker show`")
-    for number in sorted(iterations or stored):
+    for number in sorted(set(iterations) or stored):
         item = stored[number]
         prompts = read_puzzles(item, store).select("prompt_id", "prompt")
         sampled = pl.concat(sampled_shards(item, store)).join(prompts, on="prompt_id", how="left", validate="m:1")

@@ -77,8 +77,9 @@ class OldStates:
 
     A run still needs its newest states, and the states beside the checkpoints to which a rollback may return: the
     promoted one and the best. A critic does not roll back. The states of the newest iteration may be published after
-    its decision; until then the states before them are the newest, and what its weights were trained from is needed if
-    the process is killed.
+    its decision; until then the states before them are the newest. What weights were trained from is needed as long as
+    their own state is not published: that training is repeated if the state is lost. After a rollback, and where a
+    phase begins with a fresh optimizer, the next iterations do not wait for it.
 
     Args:
         store: Store of the run.
@@ -89,6 +90,7 @@ class OldStates:
     def __init__(self, store: Store, layout: RunLayout, keep_every: int) -> None:
         self._store, self._layout, self._keep_every = store, layout, keep_every
         self._earlier: list[int] = []
+        self._unsaved: list[int] = []
 
     def iteration_finished(self, n: int) -> None:
         """Removes states of the iterations before `n`, after `n` has published its decision.
@@ -102,7 +104,9 @@ class OldStates:
             Artifact.at(self._store, self._layout.iteration(n, "decision"), Decision).ref, self._store
         )
         needed = {state_key(measured.checkpoint.key) for measured in (decision.standing, decision.best)}
-        needed |= self._sources_of_unsaved(n)
+        sources = {number: self._sources_of_unsaved(number) for number in (*self._unsaved, n)}
+        self._unsaved = [number for number, keys in sources.items() if keys]
+        needed |= set().union(*sources.values())
         earlier = [number for number in self._earlier if number != n]
         for part in STATE_PARTS:
             newest = (self._layout.iteration(number, part) for number in (n, *reversed(earlier)))

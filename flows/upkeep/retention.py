@@ -18,6 +18,7 @@ from artifacts.manifest import Manifest
 from artifacts.reading import Artifact, is_published
 from artifacts.refresh import Refreshes
 from artifacts.refs import Checkpoint, Ref
+from artifacts.store.keys import MissingKeyError
 from artifacts.store.store import Store
 from artifacts.verification import Damage, noted
 from flows.lookup.history import read_run, run_names
@@ -244,7 +245,8 @@ def _unpublished_folders(store: Store, root: str, keys: Iterable[str], published
         manifest = published.get(artifact)
         if manifest and (name != manifest.attempt or manifest.pruned):
             folder = artifact, name
-            sizes[folder] = sizes.get(folder, 0) + store.size(key)
+            with suppress(MissingKeyError):  # a run that goes on has removed it since it was listed
+                sizes[folder] = sizes.get(folder, 0) + store.size(key)
             if file == REFRESHED_NAME:
                 kinds[folder] = "set aside"
             elif step_of(file.partition("/")[0]) is not None:

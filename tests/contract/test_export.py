@@ -200,6 +200,8 @@ def test_a_checkpoint_is_pushed_with_the_users_token(tmp_path: Path) -> None:
         card = hub.files["me/mine/README.md"].decode()
         assert 'license: "mit"' in card and 'base_model: "owner/base"' in card
         assert hub.files["me/mine/model.safetensors"] and TOKEN not in done.stdout + done.stderr
+    gone = exported(tmp_path / "store", "models/mine", "hub:me/mine", hub=hub, token=TOKEN)
+    assert gone.returncode == 1 and gone.stderr.startswith("error: hub:me/mine: ") and gone.stderr.count("\n") == 1
 
 
 def test_an_adapter_comes_from_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

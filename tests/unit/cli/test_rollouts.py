@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -90,9 +91,18 @@ def test_single_iterations_and_the_document(
     made: tuple[Store, RunLayout], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "some.parquet"
-    command = ["rollouts", "made", "--out", str(file), "--iteration", "4", "--iteration", "2", "--store", made[0].url]
+    command = [
+        "rollouts",
+        "made",
+        "--out",
+        str(file),
+        *("--iteration", "4", "--iteration", "2", "--iteration", "4"),
+        "--store",
+        made[0].url,
+    ]
     assert run_command([*command, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
+    assert len(pl.read_parquet(file)) == document["completions"]
     assert document == {"run": "made", "file": str(file), "completions": 48, "iterations": [2, 4], "damaged": []}
     check_documented("rollouts", document, unmet={"damaged"})
 
@@ -156,6 +166,17 @@ def test_the_advantage_is_the_one_that_is_trained() -> None:
     assert valued == [None, *(0.5 + place for place in range(23))]
     for shown, grades in ((first, graded[0]), (last, graded[3])):
         assert shown == grades.read_table("grades.parquet", GRADES).sort("group", "sample")["advantage"].to_list()
+
+
+def test_an_iteration_waits_for_the_advantages_of_a_critic_or_teacher(made: tuple[Store, RunLayout]) -> None:
+    store, layout = made
+    record = read_run(store, layout.run)
+    *others, last = record.iterations
+    graded_only = replace(last, manifests={stage: last.manifests[stage] for stage in ("sample", "grade")})
+    for section, numbers in (("format_version", [1, 2, 3, 4]), ("value", [1, 2, 3]), ("teach", [1, 2, 3])):
+        recipe = {**record.recipe, section: {}}
+        under_way = replace(record, recipe=recipe, iterations=[*others, graded_only])
+        assert [item.number for item in under_way.graded_iterations] == numbers
 
 
 def test_completions_that_are_sampled_again_are_left_out_until_they_are_graded(tmp_path: Path) -> None:

@@ -128,6 +128,22 @@ def test_what_unsaved_weights_were_trained_from_stays(tmp_path: Path) -> None:
     assert left(store) == [3]
 
 
+def test_it_stays_also_after_iterations_that_do_not_wait_for_the_state(tmp_path: Path) -> None:
+    """Iteration 2, whose state is lost on its way, rolls back to 0, so that 3 and 4 begin there and do not need it."""
+    store = Store.open(str(tmp_path / "store"))
+    stands = {0: 0, 1: 0, 2: 0, 3: 3, 4: 4}
+    run(store, best=stands, standing=stands)
+    weights = Artifact.at(store, LAYOUT.iteration(2, "checkpoint"))
+    source = Artifact.at(store, LAYOUT.iteration(1, "optimizer_state")).ref
+    changes = {"facts": {STATE_FOLLOWS: True}, "inputs": {"optimizer_state": source.as_json()}}
+    store.write_bytes(f"{weights.key}/{MANIFEST_NAME}", weights.manifest.model_copy(update=changes).to_bytes())
+    store.delete(f"{LAYOUT.iteration(2, 'optimizer_state')}/{MANIFEST_NAME}")
+    states = OldStates(store, LAYOUT, 3)
+    for n in range(5):
+        states.iteration_finished(n)
+    assert {1, 4} <= set(left(store)), "the end of the run trains iteration 2 again"
+
+
 def test_an_interrupted_removal_is_finished(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "store"))
     run(store, best={n: n for n in range(3)}, standing={n: n for n in range(3)})

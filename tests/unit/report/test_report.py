@@ -275,6 +275,20 @@ def test_suites_are_drawn_beside_the_runs_own_curve(tmp_path: Path) -> None:
     assert set(summary(record, store)["suites"]["harder"]) == {0, 1, 2}
 
 
+def test_a_suite_of_first_weights_that_were_made_again_is_not_shown(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path / "store"))
+    layout = make_run(store, iterations=1)
+    measured = Artifact.at(store, layout.iteration(0, "report")).manifest.inputs["weights"]
+    for suite, digest in (("same", measured["digest"]), ("before", "f" * 64)):
+        weights = Ref(**{**measured, "digest": digest})
+        attempt = ArtifactAddress(store, layout.suite(suite, 0), Report).attempt(
+            Identity.of("evaluate", 1, {"suite": suite}, weights=weights)
+        )
+        attempt.write_json("facts.json", {})
+        attempt.publish({}, weights=weights)
+    assert set(read_run(store, layout.run).suites) == {"same"}
+
+
 @pytest.mark.long
 def test_kl_is_shown_where_the_run_has_a_reference(made: tuple[Store, RunLayout]) -> None:
     store, layout = made
