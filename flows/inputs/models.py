@@ -1,7 +1,7 @@
 """Resolves names of models to published checkpoints, fetching a model source first."""
 
 from artifacts.layout import Shared, shared_key
-from artifacts.reading import Artifact
+from artifacts.reading import Artifact, is_published
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.store.store import Store
 from flows.config.model_size import hidden_size, shape_of_config
@@ -15,7 +15,7 @@ from stages.merge import merge
 from stages.models.from_scratch import ScratchModel
 from stages.models.merging.config import MergedModel
 from stages.models.source import FolderModel, ModelConfig, StoredModel
-from stages.optional.adopt import adopt
+from stages.optional.adopt import adopt, identity_of_hub_adapter
 from stages.optional.adopt import identity_of as identity_of_adapter
 
 
@@ -53,7 +53,9 @@ def fetched_source(
     """
     if not isinstance(source, ScratchModel | MergedModel) and source.adapter is not None:
         base = fetched_source(stages, source.model_copy(update={"adapter": None}), puzzles, taught)
-        if adopted := adopted_from_a_lost_folder(source.adapter, base, stages.ctx.store):
+        by_id = shared_key(Shared.MODELS, "adapter", identity_of_hub_adapter(source.adapter, base))
+        adopted = adopted_from_a_lost_folder(source.adapter, base, stages.ctx.store)
+        if adopted is not None and not is_published(stages.ctx.store, by_id):
             stages.ctx.log.warning(
                 "%s does not exist; using the adapter copied from it: %s", source.adapter, adopted.key
             )

@@ -61,6 +61,16 @@ class IterationRecord:
             made[stage].inputs[name]["digest"] == made[source].digest for stage, name, source in inputs if stage in made
         )
 
+    @property
+    def packed(self) -> bool:
+        """Whether its batch is of the grades and values that are stored now."""
+        if (pack := self.manifests.get("pack")) is None:
+            return False
+        made = {"grades": self.manifests.get("teach") or self.manifests["grade"], "values": self.manifests.get("value")}
+        return {name: ref["digest"] for name, ref in pack.inputs.items() if name in made} == {
+            name: manifest.digest for name, manifest in made.items() if manifest is not None
+        }
+
     def seconds(self) -> dict[str, float]:
         """Returns the wall time of each stage when it was executed."""
         return {stage: manifest.provenance["seconds"] for stage, manifest in self.manifests.items()}
@@ -105,10 +115,10 @@ class RunRecord:
     def graded_iterations(self) -> list[IterationRecord]:
         """The iterations whose completions are stored with the advantages that they are trained with.
 
-        Those of a teacher or a critic come after the grades, so that such an iteration counts once it is packed.
+        Those of a teacher or a critic come after the grades, so that such an iteration counts once they are packed.
         """
         later = self.recipe["teach"] is not None or self.recipe["value"] is not None
-        return [item for item in self.iterations if item.graded and ("pack" in item.manifests or not later)]
+        return [item for item in self.iterations if item.graded and (item.packed or not later)]
 
     @property
     def newest_graded(self) -> IterationRecord | None:

@@ -49,7 +49,7 @@ def fetched_from_a_lost_folder(source: FolderModel, store: Store) -> Ref[Checkpo
     def same(made: Manifest) -> bool:
         asked = source.identity()
         of_model = {name: value for name, value in made.identity.config.items() if name in ChatModel.model_fields}
-        return made.facts.get("folder") == asked.pop("path") and {"source": source.source, **of_model} == asked
+        return _is_place(made.facts.get("folder"), asked.pop("path")) and {"source": source.source, **of_model} == asked
 
     return made_from_a_lost_source(source.path, Shared.MODELS, source.source, same, store)
 
@@ -58,13 +58,22 @@ def adopted_from_a_lost_folder(adapter: str, base: Ref[Checkpoint], store: Store
     """Returns the checkpoint last made from a missing local folder of an adapter of that base; None if there is none.
 
     Args:
-        adapter: The folder as `model.adapter` names it; None is returned for an id of the hub.
+        adapter: The folder as `model.adapter` names it. A relative one may look like an id of the hub.
         base: The model below the adapter.
         store: The store of the checkpoints.
     """
 
     def same(made: Manifest) -> bool:
         of = made.identity
-        return made.facts.get("adapter") == adapter and "files" in of.config and of.inputs.get(BASE) == base.digest
+        is_local = "files" in of.config
+        return is_local and _is_place(made.facts.get("adapter"), adapter) and of.inputs.get(BASE) == base.digest
 
     return made_from_a_lost_source(adapter, Shared.MODELS, "adapter", same, store)
+
+
+def _is_place(stored: object, asked: str) -> bool:
+    """Returns whether two spellings of a local folder, such as a relative and an absolute one, name the same place."""
+    if not isinstance(stored, str):
+        return False
+    places = local_folder(stored), local_folder(asked)
+    return None not in places and len({place.resolve() for place in places if place is not None}) == 1

@@ -211,6 +211,8 @@ class _Buyer:
         await self._rate.take(expected_tokens)
         used_tokens = 0.0
         try:
+            if self._stop is not None:  # since this task has waited for its turn
+                return
             token = sha256_json([self._request.identity(), question.answer])
             reply = await client.ask(question.prompt, question.sample, token)
             used_tokens = float(sum(count or 0 for count in usage_tokens(reply.usage)))

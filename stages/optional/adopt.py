@@ -75,8 +75,14 @@ def identity_of(adapter: str, base: Ref[Checkpoint]) -> Identity:
         BadInputError: A local folder cannot be read.
     """
     local = local_adapter(adapter)
-    source = {"adapter": adapter} if local is None else {"files": content_of(local)}
-    return Identity.of("adopt", REVISION, source, base=base)
+    if local is None:
+        return identity_of_hub_adapter(adapter, base)
+    return Identity.of("adopt", REVISION, {"files": content_of(local)}, base=base)
+
+
+def identity_of_hub_adapter(adapter: str, base: Ref[Checkpoint]) -> Identity:
+    """Returns the identity of an adopted adapter of the hub."""
+    return Identity.of("adopt", REVISION, {"adapter": adapter}, base=base)
 
 
 def local_adapter(adapter: str) -> Path | None:

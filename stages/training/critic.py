@@ -192,7 +192,7 @@ def critic_batch(
                 rewards[own] = last_token_rewards(values[2], int(own.sum()))
                 branches.append(Branch(values[0], values[1], rewards.tolist(), (~own).tolist(), number=number))
                 number += 1
-            groups.append(Group(rows["prompt_token_ids"][0].to_list(), branches))
+            groups.append(Group(rows["prompt_token_ids"][0].to_list(), branches, number=len(groups)))
     longest = max((len(g.prompt) + len(b.tokens) for g in groups for b in g.branches), default=0)
     packing = PackConfig(row_tokens=max(config.row_tokens, longest), updates=updates, seed=seed)
     rows, minibatch, _ = packed_rows(groups, packing)

@@ -132,7 +132,7 @@ def bars(rows: list[dict[str, float]]) -> list[Bar]:
 def main() -> None:
     parser = seeded_parser(__doc__, SEEDS)
     parser.add_argument("--recipe", default="quickstart")
-    parser.add_argument("--boards", action="store_true", help="measure the recipe `boards` on boards that it never saw")
+    parser.add_argument("--boards", action="store_true", help="measure the recipe `boards`, not `--recipe`")
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE")
     options = parse(parser)
     if options.boards:

@@ -29,6 +29,7 @@ def norms(attention: Any) -> tuple[Any, ModuleType]:
     return ir.ops, cpu_kernels
 
 
+@pytest.mark.long
 def test_vllm_still_lacks_what_we_add(attention: Any, norms: tuple[Any, ModuleType]) -> None:
     """Where this fails after an update of vLLM, `replicas/cpu_kernels.py` or a part of it is not needed any more."""
     assert "vllm_c" not in norms[0].rms_norm.supported_providers()

@@ -10,8 +10,8 @@ from tokenizers.models import BPE
 
 from artifacts.errors import BadInputError
 
-_WHOLE = ("gpt-2", "phi-2")
-_DIGITS_APART = ("smollm", "starcoder", "refact", "command-r")
+_WHOLE = ("gpt-2", "phi-2", "olmo", "mpt", "jais", "trillion", "gigachat", "mellum", "a.x-4.0")
+_DIGITS_APART = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b")
 _CONTROL = 3
 """Token type of control tokens, which represent no text."""
 
@@ -34,7 +34,8 @@ def words_of(file: Path, name: str | None) -> pre_tokenizers.PreTokenizer:
         return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])
     known = ", ".join((*_WHOLE, *_DIGITS_APART))
     remedy = "use the model's Hugging Face folder or hub id"
-    raise BadInputError(str(file), f"the tokenizer's rules {name or '(not named)'}", f"rules of {known}", remedy)
+    found = f"a tokenizer with the rules {name or '(not named)'}"
+    raise BadInputError(str(file), found, f"those of {known}, or a pattern that transformers has", remedy)
 
 
 def write_tokenizer(file: Path, folder: Path) -> None:

@@ -173,10 +173,13 @@ def test_an_iteration_waits_for_the_advantages_of_a_critic_or_teacher(made: tupl
     record = read_run(store, layout.run)
     *others, last = record.iterations
     graded_only = replace(last, manifests={stage: last.manifests[stage] for stage in ("sample", "grade")})
-    for section, numbers in (("format_version", [1, 2, 3, 4]), ("value", [1, 2, 3]), ("teach", [1, 2, 3])):
+    again = last.manifests["grade"].model_copy(update={"digest": "f" * 64})
+    graded_again = replace(last, manifests={**last.manifests, "grade": again})
+    for section, numbers in (("of neither", [1, 2, 3, 4]), ("value", [1, 2, 3]), ("teach", [1, 2, 3])):
         recipe = {**record.recipe, section: {}}
-        under_way = replace(record, recipe=recipe, iterations=[*others, graded_only])
-        assert [item.number for item in under_way.graded_iterations] == numbers
+        for newest in (graded_only, graded_again):
+            under_way = replace(record, recipe=recipe, iterations=[*others, newest])
+            assert [item.number for item in under_way.graded_iterations] == numbers
 
 
 def test_completions_that_are_sampled_again_are_left_out_until_they_are_graded(tmp_path: Path) -> None:

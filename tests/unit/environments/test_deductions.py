@@ -198,6 +198,7 @@ def proved_anew(puzzle: FormalPuzzle, premises: list[Statement], statement: Stat
     return encoding.solve([*map(encoding.literal, premises), ~encoding.literal(statement)]) is None
 
 
+@pytest.mark.long
 @settings(max_examples=4)
 @given(st.integers(0, 10**9))
 def test_derivations_with_times_are_proved_step_by_step_from_nothing_to_spare(seed: int) -> None:

@@ -164,6 +164,7 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SUITES)
 @pytest.mark.usefixtures("benchmarks")
 def test_a_benchmark_has_all_its_problems(name: str) -> None:

@@ -129,7 +129,7 @@ def test_what_unsaved_weights_were_trained_from_stays(tmp_path: Path) -> None:
 
 
 def test_it_stays_also_after_iterations_that_do_not_wait_for_the_state(tmp_path: Path) -> None:
-    """Iteration 2, whose state is lost on its way, rolls back to 0, so that 3 and 4 begin there and do not need it."""
+    """Iteration 2, whose state is lost on its way, rolls back to 0: 3 begins there, and neither 3 nor 4 needs it."""
     store = Store.open(str(tmp_path / "store"))
     stands = {0: 0, 1: 0, 2: 0, 3: 3, 4: 4}
     run(store, best=stands, standing=stands)

@@ -230,6 +230,7 @@ def test_offload_waits_for_the_host() -> None:
     assert seconds[1] - seconds[0] == pytest.approx(moved + stepped)
 
 
+@pytest.mark.long
 def test_an_engine_is_never_faster_than_its_own_work() -> None:
     """A step of a small model takes at least 2 ms and 20 µs a sequence."""
     recipe = load_recipe("smollm2", ["sample.sampling.max_tokens=4096"])

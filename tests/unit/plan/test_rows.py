@@ -73,6 +73,7 @@ def test_the_largest_that_fits(limit: int) -> None:
     assert largest(448, 6400, lambda tokens: tokens <= limit) == expected
 
 
+@pytest.mark.long
 def test_rows_follow_the_memory_of_the_host() -> None:
     recipe = load_recipe("smollm2", [AUTO])
     least, most = bounds(recipe, 1)
