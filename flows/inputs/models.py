@@ -54,8 +54,9 @@ def fetched_source(
     if not isinstance(source, ScratchModel | MergedModel) and source.adapter is not None:
         base = fetched_source(stages, source.model_copy(update={"adapter": None}), puzzles, taught)
         by_id = shared_key(Shared.MODELS, "adapter", identity_of_hub_adapter(source.adapter, base))
-        adopted = adopted_from_a_lost_folder(source.adapter, base, stages.ctx.store)
-        if adopted is not None and not is_published(stages.ctx.store, by_id):
+        if not is_published(stages.ctx.store, by_id) and (
+            adopted := adopted_from_a_lost_folder(source.adapter, base, stages.ctx.store)
+        ):
             stages.ctx.log.warning(
                 "%s does not exist; using the adapter copied from it: %s", source.adapter, adopted.key
             )

@@ -241,8 +241,7 @@ class ApiClient:
             raise _PassingError(self._masked(f"connection: {error.__cause__ or error}"), charged=True) from error
         except openai.APIStatusError as error:
             words = self._words(error.body, error.response.text)
-            status = _BAD_REQUEST if _is_of_prompt(error.body) else error.status_code
-            raise _failure(status, words, error.code, error.response.headers) from error
+            raise _failure(error.status_code, words, error.code, error.response.headers, error.body) from error
         try:
             body = json.loads(content)
         except ValueError as error:
@@ -256,8 +255,7 @@ class ApiClient:
             fault = reply.get("error")
             code = cast("dict[str, Any]", fault).get("code") if isinstance(fault, Mapping) else None
             status = code if isinstance(code, int) and 400 <= code < 600 else 502
-            status = _BAD_REQUEST if _is_of_prompt(fault) else status
-            raise _failure(status, self._words(reply, "a reply without choices"), None, {})
+            raise _failure(status, self._words(reply, "a reply without choices"), None, {}, fault)
         return reply
 
     def _delay_s(self, attempt: int, wanted_s: float | None) -> float:
@@ -304,7 +302,9 @@ def _is_of_prompt(fault: object) -> bool:
     return isinstance(metadata, Mapping) and any(metadata.get(name) for name in _OF_PROMPT)
 
 
-def _failure(status: int, words: str, code: str | None, headers: Mapping[str, str]) -> Exception:
+def _failure(status: int, words: str, code: str | None, headers: Mapping[str, str], fault: object = None) -> Exception:
+    if _is_of_prompt(fault):
+        return RefusedError(_BAD_REQUEST, words)
     if code in _NO_MONEY or (status not in _TRANSIENT and status < 500):
         return RefusedError(status, words)
     return _PassingError(f"HTTP {status}: {words}", _retry_after_s(headers))

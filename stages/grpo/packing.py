@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from artifacts.config import Config
 from artifacts.errors import NEW_RUN, BadInputError
-from artifacts.tensors import GROUPS, RIGHT, PackedBatch
+from artifacts.tensors import RIGHT, PackedBatch
 from stages.grpo.groups import Branch, Group
 
 
@@ -305,9 +305,8 @@ class _Columns:
     sampler_logprobs: list[float] = field(default_factory=list[float])
     advantages: list[float] = field(default_factory=list[float])
     right: list[int] = field(default_factory=list[int])
-    groups: list[int] = field(default_factory=list[int])
 
-    def add(self, branch: Branch, start: int, segment: int, parent: int, group: int) -> None:
+    def add(self, branch: Branch, start: int, segment: int, parent: int) -> None:
         """Appends a segment. A prompt is its own parent and is not in the loss, nor are the tokens of a tool.
 
         Args:
@@ -315,7 +314,6 @@ class _Columns:
             start: Position of its first token.
             segment: Id of the segment.
             parent: Id of its prompt's segment.
-            group: Number of its group.
         """
         count = len(branch.tokens)
         in_loss = [0] * count if segment == parent else branch.own
@@ -327,7 +325,6 @@ class _Columns:
         self.sampler_logprobs += branch.logprobs
         self.advantages += branch.advantages
         self.right += [own * branch.right for own in in_loss]
-        self.groups += [group] * count
 
 
 def lay_out(rows: Sequence[Sequence[Group]], minibatch: Sequence[int], config: PackConfig) -> PackedBatch:
@@ -339,15 +336,17 @@ def lay_out(rows: Sequence[Sequence[Group]], minibatch: Sequence[int], config: P
         config: Settings of the packing.
     """
     columns_of_rows: list[_Columns] = []
+    numbers: dict[int, int] = {}
     segments = 0
     for row in rows:
         columns = _Columns()
         for group in row:
             prompt = segments
-            columns.add(Branch(group.prompt, [0.0] * len(group.prompt), 0.0), 0, prompt, prompt, group.number)
+            numbers[prompt] = group.number
+            columns.add(Branch(group.prompt, [0.0] * len(group.prompt), 0.0), 0, prompt, prompt)
             for branch in group.branches:
                 segments += 1
-                columns.add(branch, len(group.prompt), segments, prompt, group.number)
+                columns.add(branch, len(group.prompt), segments, prompt)
                 if config.last_token_advantage == "zero":
                     columns.advantages[-1] = 0.0
             segments += 1
@@ -366,5 +365,9 @@ def lay_out(rows: Sequence[Sequence[Group]], minibatch: Sequence[int], config: P
     right = padded(RIGHT, np.dtype(np.uint8)) if config.mark_right else None
     named = {(tuple(group.prompt), group.number) for row in rows for group in row}
     share_prompts = len({prompt for prompt, _ in named}) < len(named)
-    groups = padded(GROUPS, np.dtype(np.int32)) if share_prompts else None
+    groups = None
+    if share_prompts:
+        by_prompt = np.zeros(segments + 1, dtype=np.int32)  # the last one is that of padding, whose parent is -1
+        by_prompt[list(numbers)] = list(numbers.values())
+        groups = by_prompt[tensors["parent_ids"]]
     return PackedBatch(**tensors, minibatch=np.asarray(minibatch, dtype=np.int32), right=right, groups=groups)

@@ -74,7 +74,7 @@ def test_episodes_that_begin_alike_are_groups_of_their_own(tmp_path: Path) -> No
     """Their prompts are equal, so the batch has the numbers of their groups; other batches need none."""
     given = [Group([1, 2], [Branch([5, 5], [-1.0] * 2, 1.0)] * 2, number) for number in (7, 3, 7)]
     packed, _ = pack_groups(given, PackConfig(row_tokens=16))
-    assert packed.groups is not None
+    assert packed.groups is not None and not packed.groups[packed.segment_ids < 0].any()
     (tmp_path / "batch").write_bytes(packed.to_bytes())
     batch = TrainerBatch(tmp_path / "batch", VOCAB)
     addresses, sequences = batch.loss_sequences(list(range(batch.shape[0])))
