@@ -1,6 +1,6 @@
 """Draws plots as PNG. Matplotlib is imported when the first plot is drawn; its `pyplot` never is."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from flows.report.pictures.png import (
     plain_label,
     to_png,
 )
+from stages.statistics.estimates import Interval
 from stages.statistics.records import Measurement
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ def run_plots(
     drawn: dict[str, bytes] = {}
     if known("sampled_accuracy", "greedy_accuracy", "train_accuracy"):
         drawn["accuracy.png"] = accuracy_plot(iterations)
+    if any(held.exact != held.accuracy for item in iterations for held in (item.sampled, item.greedy) if held):
+        drawn["exact.png"] = exact_plot(iterations)
     if known("reward"):
         drawn["reward.png"] = reward_plot(iterations)
     if known("proved_statements"):
@@ -62,9 +65,7 @@ def run_plots(
 def accuracy_plot(iterations: Sequence[IterationFigures]) -> bytes:
     """Draws held-out accuracy with its 95% band, sampled and greedy, and the accuracy of the training rollouts."""
     figure, axes = new_figure(5.6, 3.3)
-    for mode, colour in MODE_COLOURS.items():
-        points = [(item.number, measured.accuracy) for item in iterations if (measured := _measured(item, mode))]
-        band(axes, points, colour, f"held-out, {mode}")
+    _held_out(axes, iterations, lambda measured: measured.accuracy)
     rollouts = [
         (item.number - 1 - int(item.value("iterations_behind") or 0), accuracy)
         for item in iterations
@@ -77,6 +78,15 @@ def accuracy_plot(iterations: Sequence[IterationFigures]) -> bytes:
     if stars:
         axes.scatter(*zip(*stars, strict=True), marker="*", s=70, color=SAMPLED, zorder=4, label="promoted")
     finish(axes, "accuracy", "weights after iteration", percent=True)
+    _mark_phases(axes, iterations, -1.0)
+    return to_png(figure)
+
+
+def exact_plot(iterations: Sequence[IterationFigures]) -> bytes:
+    """Draws the share of held-out puzzles whose answers are all right with its 95% band, sampled and greedy."""
+    figure, axes = new_figure(5.6, 3.3)
+    _held_out(axes, iterations, lambda measured: measured.exact)
+    finish(axes, "puzzles with all answers right", "weights after iteration", percent=True)
     _mark_phases(axes, iterations, -1.0)
     return to_png(figure)
 
@@ -177,8 +187,10 @@ def _mark_phases(axes: "Axes", iterations: Sequence[IterationFigures], offset: f
         axes.axvline(first + offset, color=MUTED, linewidth=1.0, linestyle=":", zorder=1)
 
 
-def _measured(item: IterationFigures, mode: str) -> Measurement | None:
-    return item.sampled if mode == "sampled" else item.greedy
+def _held_out(axes: "Axes", iterations: Sequence[IterationFigures], share: Callable[[Measurement], Interval]) -> None:
+    for mode, colour in MODE_COLOURS.items():
+        measured = [(item.number, item.sampled if mode == "sampled" else item.greedy) for item in iterations]
+        band(axes, [(number, share(figures)) for number, figures in measured if figures], colour, f"held-out, {mode}")
 
 
 def _line(

@@ -102,7 +102,7 @@ def finish(
     if axes.get_legend_handles_labels()[0]:
         if legend_columns > 1:
             axes.set_ylim(top=1.25 * axes.get_ylim()[1])
-        axes.legend(fontsize=8, frameon=False, labelcolor=INK, ncols=legend_columns)
+        axes.legend(fontsize=8, framealpha=0.8, edgecolor="none", labelcolor=INK, ncols=legend_columns)
 
 
 def plain_label(name: str) -> str:

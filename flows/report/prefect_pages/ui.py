@@ -18,6 +18,7 @@ _SHARE = 0.47
 """Factor for the size of pictures, because Prefect stores them in its database and prints their data URLs."""
 
 _WORDS = {
+    "exact.png": "all answers right",
     "health.png": "length, entropy, clip fraction, sampler-trainer gap, KL",
     "seconds.png": "seconds of each stage",
     "suites.png": "accuracy on each suite",

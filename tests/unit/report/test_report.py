@@ -23,13 +23,14 @@ from flows.report.html.run_report import PAGE, report_files
 from flows.report.metric_names import iteration_metrics
 from flows.report.metrics import METRICS, interval_text
 from flows.report.paired import before_and_after
-from flows.report.pictures.plots import health_plot
+from flows.report.pictures.plots import health_plot, run_plots
 from flows.report.prefect_pages.ui_text import iteration_rows, seconds_rows
 from flows.report.run_view import RunView
 from flows.report.suites import OWN, curves
 from flows.report.summary import before_after_rows, measure_rows, summary
 from flows.report.terminal.live import table_row
 from stages.promotion.promoted import read_promoted, write_promoted
+from stages.statistics.records import Measurement
 from stages.statistics.totals import totals
 from stages.strategies.figures import stored_figures
 from tests.support.made_run import WRONG, make_run
@@ -44,7 +45,8 @@ def files(made: tuple[Store, RunLayout]) -> dict[str, bytes]:
 def test_all_files_are_there(files: dict[str, bytes]) -> None:
     pictures = [name for name in files if name.endswith(".png")]
     study = ["difficulty.png", "lengths.png", "reliability.png"]  # four iterations are too few for a fit
-    assert sorted(pictures) == sorted(["accuracy.png", "batch.png", "health.png", "reward.png", "seconds.png", *study])
+    run = ["accuracy.png", "batch.png", "exact.png", "health.png", "reward.png", "seconds.png"]
+    assert sorted(pictures) == sorted([*run, *study])
     for name in pictures:
         assert files[name].startswith(b"\x89PNG"), name
         assert len(files[name]) < 150_000, name
@@ -349,13 +351,27 @@ def test_nothing_is_shown_of_statements_that_a_run_does_not_make(made: tuple[Sto
     assert summary(record, store)["iterations"][1]["proved_statements"] is None
 
 
+def test_answers_all_right_are_drawn_where_puzzles_have_several_questions(made: tuple[Store, RunLayout]) -> None:
+    store, layout = made
+    figures = RunView(read_run(store, layout.run), store).figures
+    assert "exact.png" in run_plots(figures, {})
+
+    def of_one_question(item: Measurement | None) -> Measurement | None:
+        return item and item.model_copy(update={"exact": item.accuracy})
+
+    single = [
+        replace(item, sampled=of_one_question(item.sampled), greedy=of_one_question(item.greedy)) for item in figures
+    ]
+    assert "exact.png" not in run_plots(single, {})
+
+
 def test_a_run_that_has_only_begun_has_no_empty_part(made: tuple[Store, RunLayout]) -> None:
     """It has measured the model before training and nothing else."""
     store, layout = made
     record = read_run(store, layout.run)
     begun = replace(record, iterations=record.iterations[:1], evaluations={}, promoted=None)
     view = RunView(begun, store)
-    assert set(view.plots) == {"accuracy.png"}
+    assert set(view.plots) == {"accuracy.png", "exact.png"}
     page = report_files(view)[PAGE].decode()
     assert "<h2>Health and time</h2>" not in page
     for empty in ("<th>reward</th>", "<th>lr</th>", '<div class="plots"></div>', '<div class="cards"></div>'):

@@ -175,5 +175,5 @@ def test_the_report_can_be_written_without_prefect(made: tuple[Store, RunLayout]
     key = store_report(RunView(read_run(store, layout.run), store))
     page = store.read_bytes(key).decode()
     assert "The newest packed batch" in page
-    assert page.count("data:image/png;base64") == 8
+    assert page.count("data:image/png;base64") == 9
     assert "Statements about the puzzle:" not in page, "the completions make none"
