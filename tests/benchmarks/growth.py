@@ -3,20 +3,24 @@
 A tiny recipe runs for many iterations. Whenever an iteration ends, the memory (RSS), threads and open files of each
 kind of process are read, and the size of Prefect's database. The overhead of an iteration is its wall time less the own
 work of its stages (see `tests.benchmarks.orchestration`). Then the commands that read the run are timed, and the same
-command that trained it, which finds everything published. At last the run's first iterations are copied under the names
-of many runs, and `runs` lists them.
+command that trained it, which finds everything published. Then the run's first iterations are copied under the names
+of many runs, and `runs` lists them, from the folder and from an S3 server over it. A short run counts the requests that
+an iteration sends to S3.
 
 Figures at an iteration are medians over a twentieth of the run, at least five iterations. Slopes are those of the
-second half of the run, where caches are full.
+second half of the run, where caches are full; `predicted` prolongs them to ten times as many iterations.
 """
 
 import os
+import re
 import shutil
 import statistics
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,12 +33,15 @@ from flows.lookup.history import read_run
 from flows.lookup.stages import PARTS
 from tests.benchmarks.orchestration import overheads
 from tests.support.bars import Bar, parser_of, progress, tell
+from tests.support.fault_proxy import fault_proxy
 from tests.support.installed import TINY
 from tests.support.processes import DEERSTALKER
+from tests.support.servers import moto_server, rclone_server
 from tests.support.tiny_runs import SHORTEST
 
 RUN = "growth"
-OVERHEAD_BAR, MEMORY_BAR, RESUME_BAR_S, RUNS_BAR_S, REPORT_BAR_S = 1.2, 1.2, 10.0, 2.0, 20.0
+OVERHEAD_BAR, MEMORY_BAR, RESUME_BAR_S, REPORT_BAR_S = 1.2, 1.2, 10.0, 20.0
+RUNS_BARS_S = {"folder": 2.0, "S3": 5.0}
 ROLES = {
     "flow": "deerstalker train", "prefect": "server_process.py", "engine": "EngineCore",
     "trainer": "worker_group.worker", "launcher": "torch.distributed.run",
@@ -45,6 +52,8 @@ COMMANDS = {
 }  # fmt: skip
 COPIED = 3
 """Iterations of a copied run."""
+COUNTED = (3, 6)
+"""Iterations between whose ends the requests to S3 are counted."""
 
 
 def used_by(processes: Sequence[psutil.Process], word: str) -> dict[str, float]:
@@ -63,7 +72,7 @@ def watched(store: Path, iterations: int) -> list[dict[str, Any]]:
     """Runs the recipe to its end; returns a row for each iteration, read as it ended."""
     opened, layout = Store.open(str(store)), RunLayout(RUN)
     rows: list[dict[str, Any]] = []
-    with subprocess.Popen(train_command(store, iterations), stdout=subprocess.DEVNULL) as child:
+    with subprocess.Popen(train_command(str(store), iterations), stdout=subprocess.DEVNULL) as child:
         flow = psutil.Process(child.pid)
         while child.poll() is None:
             number = len(rows) + 1
@@ -82,21 +91,21 @@ def watched(store: Path, iterations: int) -> list[dict[str, Any]]:
     return rows
 
 
-def train_command(store: Path, iterations: int) -> list[str]:
+def train_command(store: str, iterations: int) -> list[str]:
     """Returns the command that trains the run, and resumes it."""
-    words = [DEERSTALKER, "train", "--quiet", "--json", "--recipe", str(TINY), "--run", RUN, "--store", str(store)]
+    words = [DEERSTALKER, "train", "--quiet", "--json", "--recipe", str(TINY), "--run", RUN, "--store", store]
     return words + [word for one in (f"iterations={iterations}", *SHORTEST) for word in ("--set", one)]
 
 
-def timed(command: Sequence[str]) -> float:
+def timed(command: Sequence[str], environment: Mapping[str, str] = os.environ) -> float:
     """Returns the seconds of a command that must succeed."""
     started = time.perf_counter()
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True, env=environment)
     return time.perf_counter() - started
 
 
-def many_runs(store: Path, place: Path, count: int) -> float:
-    """Returns the seconds of `runs` over a store with copies of the run's first iterations."""
+def many_runs(store: Path, place: Path, count: int) -> dict[str, float]:
+    """Returns the seconds of `runs` over a store with copies of the run's first iterations, by where the store is."""
     source, kept = store / RunLayout(RUN).root, {f"{number:04d}" for number in range(COPIED + 1)}
 
     def later(folder: str, names: list[str]) -> list[str]:
@@ -105,7 +114,31 @@ def many_runs(store: Path, place: Path, count: int) -> float:
     for number in range(count):
         target = place / RunLayout(f"{RUN}-{number:03d}").root
         shutil.copytree(source, target, copy_function=os.link, ignore=later)
-    return timed([DEERSTALKER, "runs", "--store", str(place)])
+    seconds = {"folder": timed([DEERSTALKER, "runs", "--store", str(place)])}
+    with rclone_server(place.parent) as server:
+        environment = os.environ | server.environment()
+        seconds["S3"] = timed([DEERSTALKER, "runs", "--store", f"s3://{place.name}"], environment)
+    return seconds
+
+
+def s3_requests(scratch: Path) -> dict[str, float]:
+    """Returns how many requests an iteration sends to S3, by method."""
+    sent, ends, lock = Counter[str](), dict[int, Counter[str]](), threading.Lock()
+    decisions = {manifest_key(RunLayout(RUN).iteration(number, PARTS["promote"])): number for number in COUNTED}
+
+    def count(method: str, path: str) -> None:
+        with lock:
+            sent[method] += 1
+            number = decisions.get(re.sub(r"^/[^/]+/|[?].*$", "", path)) if method == "PUT" else None
+            if number is not None:
+                ends[number] = sent.copy()
+
+    with moto_server() as server, fault_proxy(server.url, count) as proxy:
+        server.create_bucket(RUN)
+        environment = {"AWS_ENDPOINT_URL": proxy.url, "PREFECT_HOME": str(scratch / "prefect")}
+        timed(train_command(f"s3://{RUN}", COUNTED[1]), os.environ | server.environment() | environment)
+    first, last = COUNTED
+    return {method: (number - ends[first][method]) / (last - first) for method, number in ends[last].items()}
 
 
 def at(rows: Sequence[dict[str, Any]], iteration: int, *path: str) -> float:
@@ -135,16 +168,40 @@ def measured(iterations: int, runs: int, scratch: Path) -> dict[str, Any]:
         if name.endswith("_mb")
     }
     seconds = {name: timed([DEERSTALKER, *words, "--store", str(store)]) for name, words in COMMANDS.items()}
-    seconds["resume"] = timed(train_command(store, iterations))
-    seconds[f"runs of {runs}"] = many_runs(store, scratch / "many", runs)
+    seconds["resume"] = timed(train_command(str(store), iterations))
+    seconds |= {f"runs of {runs}, {place}": value for place, value in many_runs(store, scratch / "many", runs).items()}
     page_mb = (store / RunLayout(RUN).page).stat().st_size / 1e6
     return {
         "at": shown,
         "slopes_an_iteration": slopes,
+        "predicted": {name: shown[iterations][name] + 9 * iterations * slope for name, slope in slopes.items()},
         "seconds": seconds,
         "report_mb": page_mb,
+        "s3_requests_an_iteration": s3_requests(scratch),
         "load": os.getloadavg()[0],
+        "rows": rows,
     }
+
+
+def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draws memory, database and overhead over the iterations."""
+    from flows.report.pictures.png import blank_figure, finish, to_png
+
+    width = max(2, len(rows) // 40)
+    numbers = [row["iteration"] for row in rows]
+    curves = {
+        "memory (RSS), MB": {role: [row[role]["mb"] for row in rows] for role in ROLES},
+        "Prefect's database, MB": {"": [row["database_mb"] for row in rows]},
+        f"overhead, s (medians of {2 * width + 1})": {"": [at(rows, number, "overhead_s") for number in numbers]},
+    }
+    figure = blank_figure(10.8, 3.1)
+    panels = figure.subplots(1, len(curves))
+    for axes, (title, lines) in zip(panels, curves.items(), strict=True):
+        for label, values in lines.items():
+            axes.plot(numbers, values, linewidth=1.4, label=label or None)
+        axes.set_ylim(bottom=0)
+        finish(axes, title, "iteration")
+    path.write_bytes(to_png(figure))
 
 
 def bars(figures: dict[str, Any], runs: int) -> list[Bar]:
@@ -163,7 +220,10 @@ def bars(figures: dict[str, Any], runs: int) -> list[Bar]:
             for role in ROLES
         ),
         Bar.at_most("resume of the whole run, s", seconds["resume"], RESUME_BAR_S),
-        Bar.at_most(f"`runs` of {runs} runs, s", seconds[f"runs of {runs}"], RUNS_BAR_S),
+        *(
+            Bar.at_most(f"`runs` of {runs} runs, {place}, s", seconds[f"runs of {runs}, {place}"], bar)
+            for place, bar in RUNS_BARS_S.items()
+        ),
         Bar.at_most("`report`, s", seconds["report"], REPORT_BAR_S),
     ]
 
@@ -172,9 +232,13 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--iterations", type=int, default=1000, help="at least 10")
     parser.add_argument("--runs", type=int, default=300)
+    parser.add_argument("--plot", type=Path, help="write the curves to this PNG")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         figures = measured(options.iterations, options.runs, Path(scratch))
+    rows = figures.pop("rows")
+    if options.plot:
+        plot(rows, options.plot)
     tell(figures, bars(figures, options.runs), as_json=options.json)
 
 
