@@ -65,6 +65,7 @@ def test_an_explicit_choice_that_is_slow_is_warned_of_with_the_measured_factor(o
 @pytest.mark.parametrize("level", ["SSE41", "AVX", "AVX2", "AVX2_VNNI_2", "AVX512_CORE"])
 def test_no_level_below_native_bf16_computes_in_it(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compute_type, "_cpu_flags", lambda: ("sse4_1", "avx", "avx2", "avx512_bf16", "amx_bf16"))
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     assert native_type("cpu").type == "bf16"
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", level)
     assert native_type("cpu").type == "fp32"
