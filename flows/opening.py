@@ -29,7 +29,7 @@ from flows.inputs.rows import settle_rows
 from flows.lookup.checkpoints import with_fixed_names
 from flows.lookup.history import last_iteration
 from flows.lookup.stages import MEASURING, REFRESHABLE, STOPPABLE
-from flows.orchestration.flow_runs import run_logger, this_flow_run
+from flows.orchestration.flow_runs import RunLogger, this_flow_run
 from flows.orchestration.gpu_permit import GpuPermit, gpu_permit
 from flows.orchestration.server.dead_runs import crash_dead_tasks
 from flows.orchestration.shared_devices import say_who_computes_here
@@ -279,7 +279,8 @@ def opened_stages(
     """
     flow_run = this_flow_run()
     crash_dead_tasks(flow_run)
-    live, log = current_view(), run_logger()
+    live = current_view()
+    log = RunLogger(live.line)
     scratch = Scratch()
 
     @cache

@@ -103,6 +103,7 @@ def grade(
     facts = _mean_terms(terms) | (said.figures() if said else {})
     if config.reward.function is not None:
         facts["function/failed"] = sum(of_one.own is None for of_one in inputs)
+        _warn_of_failures(ctx, config.reward.function.name, facts["function/failed"], len(inputs))
 
     attempt = out.attempt(identity)
     if config.by_process and tokenizer is not None:
@@ -113,7 +114,19 @@ def grade(
         grades, facts = tables.grades, facts | tables.figures()
     attempt.write_table(GRADES_FILE, grades, GRADES)
     unread = {f"unread/{reason}": count for reason, count in unread_counts(grades["answers"]).items()}
+    failed = {name: count for name, count in unread.items() if name.startswith(_FAILURES)}
+    _warn_of_failures(ctx, max(failed, key=lambda name: failed[name], default=""), sum(failed.values()), len(inputs))
     return attempt.publish({**summary(grades, sampled), **unread, **facts}, rollouts=rollouts, puzzles=puzzles)
+
+
+def _warn_of_failures(ctx: StageContext, reason: str, failed: int, of: int) -> None:
+    """Logs how many completions get 0 because the code that grades them failed, if any."""
+    if failed:
+        ctx.log.warning("grading failed for %d of %d completions: %s", failed, of, reason.removeprefix("unread/"))
+
+
+_FAILURES = tuple(f"unread/{failure}" for failure in ("raised ", "timeout", "out of memory", "crashed", "failed"))
+"""Beginnings of facts that count completions whose grading failed (see `stages.processes.limited_calls`)."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """`deerstalker recipes`, `recipes show` and `recipes diff`."""
 
 import json
-from typing import Any
+import re
+from typing import Any, cast
 
 from cyclopts import App
 from rich.table import Table
@@ -30,7 +31,7 @@ def list_recipes(*, options: Output = OUTPUT) -> None:
 
 @recipes.command
 def show(name: str, /, *, set_: RecipeChanges = (), options: Output = OUTPUT) -> None:
-    """Show a recipe with every default filled in, as a run stores it.
+    """Show a recipe with every default filled in, as a run stores it: TOML to begin a recipe of your own with.
 
     Args:
         name: Name of a recipe, or path of a TOML file.
@@ -77,6 +78,28 @@ def diff(a: str, b: str, /, *, options: Output = OUTPUT) -> None:
 def _lines(value: dict[str, Any], path: str = "") -> list[str]:
     lines: list[str] = []
     for key, item in value.items():
-        name = f"{path}.{key}" if path else key
-        lines += _lines(item, name) if isinstance(item, dict) and item else [f"{name} = {item!r}"]
+        name = f"{path}.{_key(key)}" if path else _key(key)
+        lines += _lines(item, name) if isinstance(item, dict) and item else [f"{name} = {_toml(item)}"]
     return lines
+
+
+def _toml(value: Any) -> str:
+    """Returns a value of a recipe as TOML; null, which TOML lacks, as the text that recipes use for it."""
+    match value:
+        case None:
+            return '"null"'
+        case dict():
+            pairs = cast(dict[str, Any], value).items()
+            return "{" + ", ".join(f"{_key(key)} = {_toml(item)}" for key, item in pairs) + "}"
+        case list():
+            return f"[{', '.join(map(_toml, cast(list[Any], value)))}]"
+        case str():
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case bool() | int():
+            return json.dumps(value)
+        case _:
+            return repr(value)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)

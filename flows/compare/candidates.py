@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from artifacts.identity import sha256_json
@@ -13,7 +14,7 @@ from flows.checks.learning import check_learns
 from flows.compare.algorithm import algorithm
 from flows.config.recipe import Recipe
 from flows.config.recipe_diff import differences
-from flows.config.recipes import load_recipe, overridden, validate
+from flows.config.recipes import load_recipe, overridden, validate, with_functions
 from flows.lookup.history import RunRecord
 from stages.training.launch import Weights
 from stages.training.saved_state import state_beside
@@ -142,6 +143,10 @@ def _candidate(name: str, own: Recipe, overrides: Sequence[str]) -> ComparedReci
                 settings[section][key] = value
     refuse_other_signals(name, source, own)
     recipe = validate(Recipe, overridden(settings, overrides), name)
+    if any(
+        one is not None and one.sha256 is None for one in (recipe.finetune.loss.function, recipe.grade.reward.function)
+    ):
+        recipe = with_functions(recipe, Path())  # named by `overrides`, so below the working folder
     recipe = recipe.with_rows_of(own.model_dump(mode="json"))  # so that only the algorithm differs
     check_learns(recipe)
     check_buffer(name, recipe, own)

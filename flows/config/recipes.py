@@ -31,12 +31,12 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
             file beside the recipe.
     """
     recipe, folder = load_settings(Recipe, "recipes", name, overrides), _folder(name)
-    phases = [_with_functions(phase, folder) for phase in recipe.phases]
+    phases = [with_functions(phase, folder) for phase in recipe.phases]
     update = {"puzzles": located_beside(name, recipe.puzzles), "phases": phases}
-    return _with_functions(recipe, folder).model_copy(update=update)
+    return with_functions(recipe, folder).model_copy(update=update)
 
 
-def _with_functions(part: P, folder: Path) -> P:
+def with_functions(part: P, folder: Path) -> P:
     """Returns a recipe or a phase whose own loss and reward, if it has them, are located in the recipe's folder."""
     loss, reward, update = part.finetune.loss, part.grade.reward, dict[str, Any]()
     if loss.function is not None:

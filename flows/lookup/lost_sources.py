@@ -32,7 +32,7 @@ def made_from_a_lost_source(
         None if the source can be read again (a local one that exists, or one in an object store), or nothing was made
         from it.
     """
-    if path is None or not (path.startswith(REMOTE) or ((place := local_folder(path)) and not exists(place))):
+    if path is None or not is_lost(path):
         return None
     made: list[Artifact] = []
     for key in shared_of_name(store.list(folder), folder, name):
@@ -41,6 +41,11 @@ def made_from_a_lost_source(
     fitting = [item for item in made if same(item.manifest)]
     newest = max(fitting, key=lambda item: item.manifest.made_at, default=None)
     return None if newest is None else newest.ref
+
+
+def is_lost(path: str) -> bool:
+    """Returns whether a file or folder is read no more: a missing local one, or a remote one, which is read once."""
+    return path.startswith(REMOTE) or ((place := local_folder(path)) is not None and not exists(place))
 
 
 def fetched_from_a_lost_folder(source: FolderModel, store: Store) -> Ref[Checkpoint] | None:

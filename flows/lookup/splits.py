@@ -26,10 +26,24 @@ def named_split(name: str, store: Store, where: str) -> tuple[Ref[Puzzles], str]
         if artifact.manifest.kind != Puzzles.__name__:
             raise BadInputError(where, f"an artifact of kind {artifact.manifest.kind}", "Puzzles")
     else:
-        report = Artifact.at(store, RunLayout(owner).iteration(0, "report"), Report)
-        artifact = Artifact.open(store, Ref[Puzzles](**report.manifest.inputs["puzzles"]))
-    whole = artifact
-    if "puzzles" in artifact.manifest.inputs:  # a set without overlong prompts
-        whole = Artifact.open(store, Ref[Puzzles](**artifact.manifest.inputs["puzzles"]))
+        artifact = set_of_run(RunLayout(owner), store)
+    whole = whole_set(artifact)
     note_file(whole.manifest.identity.config.get("sha256"), whole.manifest.facts.get("file"))
     return artifact.ref, split
+
+
+def set_of_run(layout: RunLayout, store: Store) -> Artifact:
+    """Returns the puzzle set of a run that has measured its first model.
+
+    Raises:
+        BadInputError: It has not measured it yet.
+    """
+    report = Artifact.at(store, layout.iteration(0, "report"), Report)
+    return Artifact.open(store, Ref[Puzzles](**report.manifest.inputs["puzzles"]))
+
+
+def whole_set(puzzles: Artifact) -> Artifact:
+    """Returns the set from which the overlong prompts of a set were dropped; the same set if none was."""
+    if "puzzles" not in puzzles.manifest.inputs:
+        return puzzles
+    return Artifact.open(puzzles.store, Ref[Puzzles](**puzzles.manifest.inputs["puzzles"]))

@@ -48,7 +48,7 @@ class UserFunction(Config):
     @property
     def file(self) -> Path:
         """The file."""
-        return Path(self.folder or ".") / self.name.rpartition(":")[0]
+        return Path(self.folder or ".") / Path(self.name.rpartition(":")[0]).expanduser()
 
     def located(self, folder: Path) -> Self:
         """Returns the same settings with the folder and the digest of the file.

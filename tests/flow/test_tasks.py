@@ -35,7 +35,7 @@ from artifacts.refs import Puzzles, Ref
 from artifacts.schemas import PUZZLES
 from artifacts.store.store import Store
 from flows.config.recipes import load_recipe
-from flows.orchestration.flow_runs import this_flow_run
+from flows.orchestration.flow_runs import RunLogger, this_flow_run
 from flows.orchestration.gpu_lease import GpuLease
 from flows.orchestration.gpu_permit import GpuPermit, gpu_permit
 from flows.orchestration.server.dead_runs import crash_dead_runs, crash_dead_tasks
@@ -84,6 +84,22 @@ def states_of(run_id: str, count: int) -> dict[str, str]:
             if len(states) == count or time.monotonic() > deadline:
                 return states
             time.sleep(0.1)
+
+
+@pytest.mark.usefixtures("_prefect")
+def test_a_warning_of_a_stage_is_a_line_of_the_terminal_too() -> None:
+    lines: list[str] = []
+
+    @flow(persist_result=False)
+    def warns() -> None:
+        log = RunLogger(lines.append)
+        log.info("nothing to see")
+        log.warning("%d of %d steps were skipped", 1, 4)
+        log.warning("100% of the disk")
+        log.log(logging.WARNING, "%s", "last")
+
+    warns()
+    assert lines == ["warning: 1 of 4 steps were skipped", "warning: 100% of the disk", "warning: last"]
 
 
 @pytest.mark.usefixtures("_prefect")

@@ -28,7 +28,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, RunLayout]:
 def request_of_mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRequest]:
     """Asks for the run `mine` as a flow run would, with changed settings."""
     monkeypatch.setattr("flows.opening.this_flow_run", lambda: FlowRun(flow_id=uuid4(), created=datetime.now(UTC)))
-    monkeypatch.setattr("flows.opening.run_logger", logging.getLogger)
+    monkeypatch.setattr("flows.opening.RunLogger", lambda show: logging.getLogger())
     return lambda *overrides: RunRequest(
         run="mine", recipe="answers_only", store=str(tmp_path / "store"), overrides=list(overrides)
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from artifacts.errors import BadInputError
 from stages.environments.capabilities import Items
 from stages.environments.puzzle import Puzzle
-from stages.environments.question_file.config import QuestionColumns
+from stages.environments.question_file.config import QuestionColumns, place_of
 from stages.environments.question_file.reading import SPLITS, FileQuestion
 from stages.environments.single_answer import ANSWER
 
@@ -47,7 +47,7 @@ def choose_questions(
         f"{unusable} rows are empty or have a prompt with different answers, and were dropped": unusable,
     }
     warnings = tuple(f"{path}: {reason}" for reason, count in reasons.items() if count)
-    facts = {"file": config.location, "repeated": repeated, "unusable": unusable}
+    facts = {"file": config.location, "place": place_of(config.location), "repeated": repeated, "unusable": unusable}
     return Items(_splits(order, sizes, path, repeated + unusable), facts, warnings)
 
 

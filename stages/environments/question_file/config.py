@@ -9,6 +9,7 @@ from urllib.parse import unquote
 from pydantic import Field, model_validator
 
 from artifacts.errors import BadInputError
+from artifacts.store.location import local_folder
 from stages.environments.config import SourceConfig
 from stages.environments.puzzle import FileGrader
 
@@ -23,6 +24,14 @@ _ON_THE_HUB = {
     HF: re.compile(r"hf://datasets/(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^/]+))?/(?P<files>.+)"),
 }
 _BRACES = {"{{": "{", "}}": "}"}
+
+
+def place_of(location: str | None) -> str | None:
+    """Returns the one spelling of a file's place on this machine, or of a remote place; None without a file."""
+    if location is None or location.startswith(REMOTE):
+        return location
+    path = local_folder(location)
+    return location if path is None else str(path.resolve())
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class FunctionConfig(SourceConfig):
     @property
     def location(self) -> str | None:
         """The file."""
-        return str(Path(self.folder or ".") / self.environment.rpartition(":")[0])
+        return str(Path(self.folder or ".") / Path(self.environment.rpartition(":")[0]).expanduser())
 
     @property
     def environment_name(self) -> str:

@@ -16,6 +16,7 @@ from artifacts.documents.suggestions import did_you_mean
 from artifacts.errors import BadInputError
 from stages.environments.capabilities import Items
 from stages.environments.puzzle import Graded, Grader, Parsed, Puzzle
+from stages.environments.question_file.config import place_of
 from stages.environments.single_answer import ANSWER, ITEM, single_grade, single_item
 from stages.environments.solver_tool import read_episode
 from stages.environments.thoughts import answer_start
@@ -242,7 +243,8 @@ class UserSource:
         chosen, splits = iter(puzzles.values()), dict[str, list[Puzzle]]()
         for split in ("val", "test", "train"):
             splits[split] = [next(chosen) for _ in range(sizes[split])]
-        return Items(splits, {"file": self._config.location} if self._config.location else {})
+        place = {"file": self._config.location, "place": place_of(self._config.location)}
+        return Items(splits, place if self._config.location else {})
 
     def _check_repeatable(self, count: int, seed: int, level: str | None) -> None:
         """Checks that two processes that are asked for the same few items make the same ones."""

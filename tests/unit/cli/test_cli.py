@@ -22,7 +22,7 @@ from flows.cli.console.usage import command_names
 from flows.cli.console.version import version
 from flows.cli.puzzles import split_sizes
 from flows.cli.solve import AskedPrompt, read_question
-from flows.config.recipes import recipe_names
+from flows.config.recipes import load_recipe, recipe_names
 from flows.config.settings import settings_names
 from flows.lookup.checkpoints import find_checkpoint
 from flows.lookup.history import read_run
@@ -226,6 +226,14 @@ def test_recipes(capsys: pytest.CaptureFixture[str]) -> None:
     assert "quickstart" in {recipe["name"] for recipe in json.loads(capsys.readouterr().out)}
     assert run_command(["recipes", "show", "quickstart", "--set", "iterations=7", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["iterations"] == 7
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_shown_recipe_is_one_to_begin_with(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = tmp_path / "own.toml"
+    assert run_command(["recipes", "show", name]) == 0
+    own.write_text(capsys.readouterr().out)
+    assert load_recipe(str(own)) == load_recipe(name)
 
 
 def test_made_puzzles_are_read_solved_and_proved_minimal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

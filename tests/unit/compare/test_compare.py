@@ -108,6 +108,15 @@ def test_overrides_come_last() -> None:
     assert chosen.laid_over(QUICKSTART)["finetune.learning_rate"] == 2e-4
 
 
+def test_an_override_names_a_reward_below_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text("def reward(completion, item, grade, tokens):\n    return grade.accuracy\n")
+    monkeypatch.chdir(tmp_path)
+    function = candidate(QUICKSTART, OWN, "grade.reward.function=mine.py:reward").recipe.grade.reward.function
+    assert function is not None and function.found() == tmp_path / "mine.py"
+    with pytest.raises(BadInputError, match=r"other\.py: no such file"):
+        candidate(QUICKSTART, OWN, "grade.reward.function=other.py:reward")
+
+
 def test_a_candidate_with_a_teacher_or_a_critic_is_refused() -> None:
     advantage = "grade.advantage={baseline = 'none', scale = 'none'}"
     for setting, found in (("teach.teacher=hub:a/b", "on-policy distillation"), ("value.head=linear", "a critic")):

@@ -233,6 +233,25 @@ def test_a_row_is_empty_also_if_only_what_is_read_of_it_is() -> None:
             read(json_lines(rows), columns.model_copy(update={"unusable": "refuse"}))
 
 
+def test_a_set_is_used_for_its_lost_file_and_not_for_one_of_this_name_elsewhere(
+    tmp_path: Path, ctx: StageContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "here" / "mine.jsonl").write_bytes(json_lines(ROWS))
+    relative, absolute = (
+        PrepareConfig(puzzle=config(path), train=4, val=4, test=4)
+        for path in ("mine.jsonl", str(tmp_path / "here" / "mine.jsonl"))
+    )
+    monkeypatch.chdir(tmp_path / "here")
+    ref = made(relative, ctx, f"puzzles/set-{identity_of(relative).digest[:12]}")
+    (tmp_path / "here" / "mine.jsonl").unlink()
+    assert made_from_a_lost_file(relative, ctx.store) == ref
+    monkeypatch.chdir(tmp_path / "there")
+    assert made_from_a_lost_file(relative, ctx.store) is None
+    assert made_from_a_lost_file(absolute, ctx.store) == ref
+
+
 def test_content_and_settings_are_the_identity_but_not_the_path(tmp_path: Path, ctx: StageContext) -> None:
     for name in ("a", "b", "c"):
         (tmp_path / f"{name}.jsonl").write_bytes(json_lines(ROWS[:20] if name == "c" else ROWS))

@@ -381,8 +381,10 @@ def test_a_length_reward_as_a_user_writes_it_is_the_built_in_one(tmp_path: Path)
     assert rewards[1] == pytest.approx(rewards[0], abs=1e-6) and len(set(rewards[0])) == 5
 
 
-def test_a_reward_of_ones_own_gets_item_grade_and_tokens_and_may_fail(stages: Stages, tmp_path: Path) -> None:
-    """The completions without an answer fail; the identity holds the code, not its folder."""
+def test_a_reward_of_ones_own_gets_item_grade_and_tokens_and_may_fail(
+    stages: Stages, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The completions without an answer fail, which is said; the identity holds the code, not its folder."""
     code = (
         "def reward(completion, item, grade, tokens):\n"
         "    assert completion, item['prompt'] and item['solution']\n"
@@ -392,6 +394,7 @@ def test_a_reward_of_ones_own_gets_item_grade_and_tokens_and_may_fail(stages: St
     grades, facts, _, _ = stages.run({"reward": {"truncated": "graded", **settings}}, {})
     assert grades["reward"].to_list()[:2] == [5 + 1.0 + 10 + 400, 0.0]
     assert facts["function/failed"] == 3
+    assert [record.message for record in caplog.records] == ["grading failed for 3 of 6 completions: mine.py:reward"]
     held = Artifact.at(stages.store, "grades").manifest.identity.config["reward"]["function"]
     assert held == {"name": "mine.py:reward", "sha256": settings["function"]["sha256"]}
 
