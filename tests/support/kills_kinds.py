@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 from artifacts.store.store import Store
-from tests.support.installed import ONE_ENGINE, SLOWLY, TINY
+from tests.support.installed import ONE_ENGINE, SLOW, SLOWLY, TINY
 from tests.support.kills_deployed import DeployedRun
 from tests.support.kills_run import LONGEST_WAIT_S, Run
 from tests.support.kills_saving import SavingRun
@@ -76,7 +76,7 @@ class Kind:
     longest_wait_s: float = LONGEST_WAIT_S
 
 
-_MEASURED = ("--profile", str(ONE_ENGINE), "--set-profile", SLOWLY, "--store", "{store}")
+_MEASURED = ("--profile", str(SLOW), "--store", "{store}")
 _WARM = ("puzzles/", "models/")
 _SHORT_S = 5.0
 KINDS = {
