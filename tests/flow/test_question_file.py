@@ -1,4 +1,4 @@
-"""A whole run on the user's own questions: it trains and goes on without its file."""
+"""A whole run on the user's own questions: it trains, and goes on without its file, but not with another."""
 
 import json
 from pathlib import Path
@@ -31,8 +31,15 @@ def test_a_run_on_questions_from_a_file(tmp_path: Path, prefect_api_url: str) ->
     assert grades["grader"].unique().to_list() == ["number"]
     assert all(list(json.loads(answers)) == ["answer"] for answers in grades["answers"])
 
+    whole = file.read_bytes()
+    file.write_bytes(whole + b'{"question": "How many are 9 and 9?", "answer": 18}\n')
+    changed = place.attempt("deerstalker", *train)
+    assert changed.returncode == 2 and "questions.jsonl: changed since the run began" in changed.stderr
+
     file.unlink()  # as on another machine
-    place.deerstalker("iterate", "mine", "--more", "1", *store)
+    continued = place.attempt("deerstalker", "iterate", "mine", "--more", "1", *store)
+    assert continued.returncode == 0, continued.stderr[-2000:]
+    assert "warning: questions.jsonl is not read; using the set made from it: puzzles/set-" in continued.stderr
     after = {path: path.read_bytes() for path in place.store.rglob("manifest.json")}
     assert {path: after[path] for path in manifests} == manifests
     report = Manifest.from_bytes((place.part("mine", 2, "report") / "manifest.json").read_bytes(), "report")
