@@ -95,11 +95,14 @@ class ArtifactAddress(Generic[K]):
             return None
         if manifest.identity_digest != identity.digest:
             changes = differences(manifest.identity.model_dump(), identity.model_dump())
+            only_inputs = all(change.startswith("inputs.") for change in changes)
             raise IdentityMismatchError(
                 f"{self.store.url}/{self.key}",
-                "an artifact made with other settings or inputs: " + "; ".join(changes[:6]),
+                f"an artifact made with other {'inputs' if only_inputs else 'settings or inputs'}: "
+                + "; ".join(changes[:6]),
                 f"identity {identity.digest[:12]}",
-                "use another run name, or restore the recipe that made it",
+                f"use another run name, or restore {'the files' if only_inputs else 'the recipe'} that made "
+                + ("these inputs" if only_inputs else "it"),
             )
         return manifest
 

@@ -111,9 +111,10 @@ def _checks(recipe: str | None, changes: Sequence[str], hardware: Hardware, url:
     if recipe is None or resolved is None or size is None:
         return
     from flows.config.recipes import load_recipe
-    from flows.doctor.fit import fit_checks, puzzles_checks, settings_checks
+    from flows.doctor.fit import fit_checks, model_checks, puzzles_checks, settings_checks
 
     yield from settings_checks(load_recipe(recipe, changes))
+    yield from model_checks(resolved)
     yield from puzzles_checks(resolved)
     gflops = speeds.gflops.get(choices[0].type) if devices == ("cpu", "cpu") else None
     types = choices[0].type, choices[1].type

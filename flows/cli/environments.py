@@ -128,7 +128,8 @@ def try_one(
     for item, text, grade in zip(items, answers, graded, strict=True):
         notes = ", ".join(dict.fromkeys(read.note for read in grade.answers.values() if read.note))
         print_line(f"--- {item.prompt_id}")
-        print_line(visible(readable(item.prompt)))
+        for line in readable(item.prompt).split("\n"):
+            print_line(visible(line))
         print_line(f"--- the answer {visible(text)!r} gets {grade.accuracy:g}{f' ({visible(notes)})' if notes else ''}")
 
 

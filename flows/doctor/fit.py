@@ -7,7 +7,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from artifacts.documents.parsing import exists
 from artifacts.errors import BadInputError
+from artifacts.store.location import local_folder
 from flows.checks.fitting import refuse_undivided
 from flows.checks.soundness import check_sound
 from flows.config.model_size import ModelSize
@@ -28,6 +30,8 @@ from stages.environments.config import GeneratorConfig, SourceConfig
 from stages.environments.generate import generate_nth
 from stages.environments.solver_tool import write_tool_output
 from stages.hardware.compute_type import ComputeType
+from stages.models.folder import check_folder
+from stages.models.source import FolderModel
 from stages.prepare import identity_of
 
 _DISK_BYTES_A_TOKEN = 24
@@ -103,6 +107,21 @@ def settings_checks(recipe: Recipe) -> list[Check]:
         check_sound(recipe)
     except BadInputError as error:
         return [refused("recipe settings", error)]
+    return []
+
+
+def model_checks(recipe: Recipe) -> list[Check]:
+    """Returns a problem if `train` would refuse the local folder of the recipe's model, else nothing."""
+    folder = local_folder(recipe.model.path) if isinstance(recipe.model, FolderModel) else None
+    if folder is None:
+        return []
+    if not exists(folder):
+        remedy = "copy it here; a store that has fetched it needs no folder"
+        return [Check("recipe model", "warning", f"{folder} does not exist", remedy)]
+    try:
+        check_folder(folder)
+    except BadInputError as error:
+        return [refused("recipe model", error)]
     return []
 
 

@@ -11,12 +11,13 @@ from artifacts.documents.parsing import is_file, is_folder
 from artifacts.documents.run_files import read_recipe
 from artifacts.errors import BadInputError
 from artifacts.layout import RunLayout, Shared, is_run_name
-from artifacts.reading import Artifact
+from artifacts.reading import Artifact, is_published
 from artifacts.refs import Checkpoint, Ref, Report
 from artifacts.store.location import local_folder
 from artifacts.store.store import Store
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_recipe, validate
+from flows.lookup.history import last_iteration, unknown_run
 from flows.lookup.lost_sources import fetched_from_a_lost_folder
 from stages.models.folder import check_folder
 from stages.models.from_scratch import ScratchModel
@@ -34,6 +35,7 @@ from stages.promotion.promoted import read_promoted
 from stages.sampling.config import SamplingConfig
 
 _ITERATION = re.compile(r"[0-9]{1,7}")
+STORED = "a run, RUN@ITERATION or a checkpoint's key"
 FORMS = "a run, RUN@ITERATION, a checkpoint's key, a Hugging Face folder, hub:ID, gguf:PACKAGE/FILE or recipe:NAME"
 
 
@@ -61,7 +63,7 @@ def find_checkpoint(name: str, store: Store) -> Ref[Checkpoint] | FetchedModel |
     if name.startswith((".", "/", "~")) or is_file(folder / "config.json"):
         return _model_folder(name)
     try:
-        return published_checkpoint(name, store)
+        return published_checkpoint(name, store, FORMS)
     except BadInputError:
         if is_folder(folder):
             return _model_folder(name)
@@ -148,8 +150,11 @@ def _source(recipe: str, store: Store) -> Ref[Checkpoint] | FetchedModel | Store
             return source
 
 
-def published_checkpoint(name: str, store: Store) -> Ref[Checkpoint]:
+def published_checkpoint(name: str, store: Store, expected: str = STORED) -> Ref[Checkpoint]:
     """Returns the checkpoint of a store that `name` means: a run (its promoted one), RUN@ITERATION or a key.
+
+    Args:
+        expected: What else the name may be, for the error.
 
     Raises:
         BadInputError: There is no such checkpoint.
@@ -163,12 +168,17 @@ def published_checkpoint(name: str, store: Store) -> Ref[Checkpoint]:
     layout = RunLayout(run)
     if at:
         if not _ITERATION.fullmatch(number):
-            raise BadInputError(f"--checkpoint {name}", f"iteration {number!r}", "a number", "name it as RUN@ITERATION")
-        return Ref(**Artifact.at(store, layout.iteration(int(number), "report"), Report).manifest.inputs["weights"])
+            raise BadInputError(name, f"iteration {number!r}", "a number", "name it as RUN@ITERATION")
+        if not is_published(store, key := layout.iteration(int(number), "report")):
+            if not store.exists(layout.recipe):
+                raise unknown_run(run, store)
+            known = f"the run has begun 0 to {last_iteration(store, layout)}"
+            raise BadInputError(name, f"no measured iteration {int(number)}", f"another iteration ({known})")
+        return Ref(**Artifact.at(store, key, Report).manifest.inputs["weights"])
     promoted = read_promoted(store, layout.promoted)
     if promoted is None:
         raise BadInputError(
-            f"--checkpoint {name}", f"no run with a promoted checkpoint in {store.url}", FORMS, "see `deerstalker runs`"
+            name, f"no run with a promoted checkpoint in {store.url}", expected, "see `deerstalker runs`"
         )
     return promoted.checkpoint
 

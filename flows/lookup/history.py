@@ -202,6 +202,12 @@ def overview(store: Store, damaged: list[Damage] | None = None) -> list[RunOverv
     return runs
 
 
+def unknown_run(run: str, store: Store) -> BadInputError:
+    """Returns the error that a store has no such run."""
+    known = ", ".join(run_names(store)) or "a run"
+    return BadInputError(f"run {run!r}", f"not in {store.url}", known, "see `deerstalker runs`")
+
+
 def read_run(store: Store, run: str, damaged: list[Damage] | None = None, *, up_to: int | None = None) -> RunRecord:
     """Returns the record of a run.
 
@@ -218,9 +224,7 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None, *, up_
     try:
         recipe = read_recipe(store, layout)
     except MissingKeyError as error:
-        raise BadInputError(
-            f"run {run!r}", f"not in {store.url}", ", ".join(run_names(store)) or "a run", "see `deerstalker runs`"
-        ) from error
+        raise unknown_run(run, store) from error
     keys = store.list(layout.root)
     if damaged is not None:
         noted_strays(store, layout.root, damaged)

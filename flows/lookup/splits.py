@@ -2,9 +2,10 @@
 
 from artifacts.errors import BadInputError
 from artifacts.layout import RunLayout
-from artifacts.reading import Artifact
+from artifacts.reading import Artifact, is_published
 from artifacts.refs import Puzzles, Ref, Report
 from artifacts.store.store import Store
+from flows.lookup.history import unknown_run
 from stages.prepare import SPLITS
 from stages.processes.user_file import note_file
 
@@ -36,9 +37,11 @@ def set_of_run(layout: RunLayout, store: Store) -> Artifact:
     """Returns the puzzle set of a run that has measured its first model.
 
     Raises:
-        BadInputError: It has not measured it yet.
+        BadInputError: There is no such run, or it has not measured it yet.
     """
-    report = Artifact.at(store, layout.iteration(0, "report"), Report)
+    if not is_published(store, key := layout.iteration(0, "report")) and not store.exists(layout.recipe):
+        raise unknown_run(layout.run, store)
+    report = Artifact.at(store, key, Report)
     return Artifact.open(store, Ref[Puzzles](**report.manifest.inputs["puzzles"]))
 
 

@@ -382,9 +382,9 @@ def _family(config: ConfigFile) -> Family:
     name, known = config.stated("model_type"), families()
     if not isinstance(name, str) or name not in known:
         missing = [size for size in _SIZES if config.stated(size) is None]
-        lacks = f"its config lacks {', '.join(missing)}" if missing else "its config lacks no size"
+        lacks = f"its config lacks {', '.join(missing)}; " if missing else ""
         raise config.refusal(
-            "model_type", name, f"one of {', '.join(sorted(known))}", f"{lacks}; choose a model of these families"
+            "model_type", name, f"one of {', '.join(sorted(known))}", f"{lacks}choose a model of these families"
         )
     family, stated = known[name], config.stated("architectures")
     if stated is not None and not (isinstance(stated, list) and family.architecture in stated):

@@ -251,7 +251,10 @@ def _file_of_tensor(folder: Path) -> dict[str, str]:
     single, index = folder / WEIGHTS, folder / WEIGHTS_INDEX
     if not index.is_file():
         if not single.is_file():
-            remedy = "save the model with safe_serialization=True"
+            if shards := len(list(folder.glob("*.safetensors"))):
+                found = f"no {WEIGHTS_INDEX} beside {shards} files of weights"
+                raise BadInputError(str(folder), found, "the index that names the file of each tensor", "copy it, too")
+            remedy = "copy the weights, or save the model with safe_serialization=True"
             raise BadInputError(str(folder), f"no {WEIGHTS}", "weights in safetensors", remedy)
         others = sorted(path.name for path in folder.glob("*.safetensors") if path.name != WEIGHTS)
         if others:

@@ -98,8 +98,9 @@ class ChatTokenizer:
         source = find_chat_template(folder)
         if source is None:
             raise BadInputError(
-                str(folder), "no chat template", "chat_template in tokenizer_config.json", "choose an instruct model"
-            )
+                str(folder), "no chat template", "chat_template.jinja, or chat_template in tokenizer_config.json",
+                "add one, or choose an instruct model",
+            )  # fmt: skip
         self._template = ChatTemplate(source, str(folder))  # its process starts while the tokenizer is read
         try:
             self._tokenizer = Tokenizer.from_str(content.decode())

@@ -1,6 +1,7 @@
 """Whether a recipe fits on a machine, and how long it takes."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from flows.doctor.facts import MachineFacts
 from flows.doctor.fit import (
     fit_checks,
     iteration_seconds,
+    model_checks,
     puzzles_checks,
     settings_checks,
     store_bytes,
@@ -37,6 +39,7 @@ from stages.models.source import FolderModel, HubModel
 from stages.sampling.config import EngineHardware
 from stages.training.trainable import TrainableConfig
 from tests.support.doctor import FOLDER, GIB, H100, MACHINE, ON_CPU, engines_elsewhere, says
+from tests.support.trees import save_model
 
 
 def test_the_file_of_a_recipe_is_opened(tmp_path: Path) -> None:
@@ -47,6 +50,17 @@ def test_the_file_of_a_recipe_is_opened(tmp_path: Path) -> None:
     (present,) = puzzles_checks(load_recipe("deepscaler", changes))
     says(present, "ok", "problems.jsonl can be opened")
     assert puzzles_checks(load_recipe("answers_only")) == []
+
+
+def test_a_folder_that_train_would_refuse_is_a_problem(tmp_path: Path) -> None:
+    save_model(tmp_path / "model", "Qwen2", tie_word_embeddings=True)
+    recipe = load_recipe("smollm2", [f'model={{source="folder", path="{tmp_path}/model"}}'])
+    (refused,) = model_checks(recipe)
+    assert refused.status == "problem" and "tokenizer" in refused.found
+    shutil.rmtree(tmp_path / "model")
+    (missing,) = model_checks(recipe)
+    assert missing.status == "warning" and missing.found == f"{tmp_path}/model does not exist"
+    assert model_checks(load_recipe("answers_only")) == []
 
 
 def test_settings_that_train_would_refuse() -> None:

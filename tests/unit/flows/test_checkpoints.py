@@ -9,8 +9,9 @@ from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Ref
 from artifacts.store.store import Store
-from flows.lookup.checkpoints import find_checkpoint, find_fixed, with_fixed_names
+from flows.lookup.checkpoints import find_checkpoint, find_fixed, published_checkpoint, with_fixed_names
 from flows.lookup.history import read_run
+from flows.lookup.splits import named_split
 from stages.models.merging.config import MergedModel
 from stages.models.source import FolderModel, GgufPackageModel, HubModel, StoredModel
 from tests.support.made_run import make_run, warm_start_key
@@ -79,7 +80,8 @@ def test_sources(made: tuple[Store, RunLayout], tmp_path: Path) -> None:
     [
         ("nobody", "no run"),
         ("made@x", "iteration 'x'"),
-        ("made@9", "no manifest"),
+        ("made@9", r"no measured iteration 9; expected another iteration \(the run has begun 0 to \d\)"),
+        ("nobody@1", "run 'nobody': not in .*; expected made"),
         ("runs/made/iterations/0003/report", "kind Report"),
         ("hub:one", "pattern"),
         ("a b", "run name"),
@@ -88,6 +90,17 @@ def test_sources(made: tuple[Store, RunLayout], tmp_path: Path) -> None:
 def test_what_stands_for_nothing_is_refused(made: tuple[Store, RunLayout], name: str, problem: str) -> None:
     with pytest.raises(BadInputError, match=problem):
         find_checkpoint(name, made[0])
+
+
+def test_an_error_lists_the_forms_that_its_command_takes(made: tuple[Store, RunLayout]) -> None:
+    with pytest.raises(BadInputError, match=r"^nobody: no run .*; expected a run, .*, a Hugging Face folder, hub:ID"):
+        find_checkpoint("nobody", made[0])
+    with pytest.raises(
+        BadInputError, match=r"^nobody: no run .*; expected a run, RUN@ITERATION or a checkpoint's key;"
+    ):
+        published_checkpoint("nobody", made[0])
+    with pytest.raises(BadInputError, match=r"run 'nobody': not in .*; expected made"):
+        named_split("nobody:test", made[0], "--puzzles nobody:test")
 
 
 def test_a_run_keeps_the_checkpoint_that_its_name_meant_when_it_began(made: tuple[Store, RunLayout]) -> None:
