@@ -159,7 +159,7 @@ def test_what_was_sampled_ahead_of_a_rollback_is_replaced_and_its_files_stay(sto
     early = sampled(run, 5, trained.weights[3])  # while iteration 4 was trained
     files = set(store.list(early.key)) - {f"{early.key}/{MANIFEST_NAME}"}
     assert position.sampling_checkpoint is None
-    with pytest.raises(IdentityMismatchError, match="other settings or inputs"):
+    with pytest.raises(IdentityMismatchError, match="other inputs"):
         sampled(run, 5, position.policy)
     overlapped(trained, run, PUZZLES, position, 5, LAST, "trainer")
     rollouts = Artifact.at(store, LAYOUT.iteration(5, "rollouts"), Rollouts)

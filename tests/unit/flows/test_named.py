@@ -36,13 +36,13 @@ def test_what_exists_is_taken(setting: str, made: tuple[Store, RunLayout]) -> No
 @pytest.mark.parametrize(
     ("setting", "problem"),
     [
-        ("teach.teacher=other@2", r"teach.teacher: file:.*/runs/other/iterations/0002/report: no manifest; .*"),
+        ("teach.teacher=other@2", r"teach.teacher: run 'other': not in file:.*; expected made; .*"),
         ("teach.teacher=made", r"teach.teacher: 'made', whose promoted checkpoint may change; .* write runs/made/.*"),
-        ("distil.teacher=made@77", r"distil.teacher: file:.*/runs/made/iterations/0077/report: no manifest; .*"),
+        ("distil.teacher=made@77", r"distil.teacher: made@77: no measured iteration 77; .*"),
         ("distil.teacher=answers/deepseek", r"distil.teacher: file:.*/answers/deepseek: no manifest; .*"),
         ("value.source=made@2", r"value.source: made@2: no critic in file:.*"),
         (PRETRAIN % 77, r"value.pretrain: made@[0-9]+: no rollouts in .*; expected those of iterations 1 to 77; .*"),
-        (RATED % "other@1", r"rate.models: big: file:.*/runs/other/iterations/0001/report: no manifest; .*"),
+        (RATED % "other@1", r"rate.models: big: run 'other': not in file:.*; expected made; .*"),
     ],
 )
 def test_what_is_missing_is_refused_in_one_line(setting: str, problem: str, made: tuple[Store, RunLayout]) -> None:
