@@ -37,8 +37,8 @@ def _paths(folder: Path) -> set[Path]:
     ("command", "words"),
     [
         (["evaluate", "--checkpoint", "./model", "--puzzles", "made:test"], "model"),
-        (["evaluate", "--checkpoint", "made", "--puzzles", "nobody:test"], "runs/nobody"),
-        (["backfill", "made", "--suite", "harder", "--puzzles", "nobody:test"], "runs/nobody"),
+        (["evaluate", "--checkpoint", "made", "--puzzles", "nobody:test"], "run 'nobody': not in"),
+        (["backfill", "made", "--suite", "harder", "--puzzles", "nobody:test"], "run 'nobody': not in"),
     ],
 )
 def test_a_refused_flow_leaves_nothing(folder: Path, command: list[str], words: str) -> None:
