@@ -186,11 +186,11 @@ def test_completions_show_rewards_and_statements(server: str, browser: Browser, 
 
 
 def plots_of(trained: dict[str, Any]) -> int:
-    """The number of a run's plots: four of its training, three of a study (lengths, difficulty, reliability).
+    """The number of a run's plots: five of its training, three of a study (lengths, difficulty, reliability).
 
     Another one is drawn if the barely trained model says anything about its puzzles.
     """
-    return 7 + any(row["proved_statements"] is not None for row in trained["iterations"])
+    return 8 + any(row["proved_statements"] is not None for row in trained["iterations"])
 
 
 def test_plots_and_the_packed_batch_are_pictures(
