@@ -11,7 +11,7 @@ from artifacts.refs import Checkpoint, Ref
 from artifacts.store.location import local_folder
 from artifacts.store.store import Store
 from artifacts.verification import noted
-from stages.environments.question_file.config import REMOTE
+from stages.environments.question_file.config import REMOTE, place_of
 from stages.models.source import ChatModel, FolderModel
 from stages.models.stored import BASE
 
@@ -78,7 +78,4 @@ def adopted_from_a_lost_folder(adapter: str, base: Ref[Checkpoint], store: Store
 
 def _is_place(stored: object, asked: str) -> bool:
     """Returns whether two spellings of a local folder, such as a relative and an absolute one, name the same place."""
-    if not isinstance(stored, str):
-        return False
-    places = local_folder(stored), local_folder(asked)
-    return None not in places and len({place.resolve() for place in places if place is not None}) == 1
+    return isinstance(stored, str) and place_of(stored) == place_of(asked)
