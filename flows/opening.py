@@ -15,7 +15,7 @@ from artifacts.layout import RunLayout
 from artifacts.refresh import record_done, record_request
 from artifacts.store.store import Store
 from flows.checks.devices import refuse_on_this_machine
-from flows.checks.fitting import refuse_undivided, refuse_unfit
+from flows.checks.fitting import refuse_head_size, refuse_undivided, refuse_unfit
 from flows.checks.judge import check_judge
 from flows.checks.named import check_named
 from flows.checks.overlap import Role, check_overlap
@@ -124,6 +124,7 @@ def opened(request: RunRequest) -> Generator[Session]:
     begun = store.exists(layout.recipe)
     if not begun:
         check_sound(written)
+        refuse_head_size(written, profile.engine)
         check_named(written, store)
         check_judge(written)
         if not samples_only:

@@ -76,6 +76,19 @@ def _section_of(model: type[BaseModel], place: Sequence[int | str]) -> tuple[lis
     return models, path, key
 
 
+def setting_at(model: type[BaseModel], place: Sequence[int | str]) -> str:
+    """Returns a location of an error of pydantic as a person writes it: without the tags of unions."""
+    models = [model]
+    path: list[str] = []
+    for part in map(str, place):
+        tagged = [kind for kind in models if part in _tags(kind)]
+        if not tagged or any(part in kind.model_fields for kind in models):
+            path.append(part)
+        inner = [held for kind in models if part in kind.model_fields for held in models_of(kind, part)]
+        models = inner or tagged or models
+    return ".".join(path)
+
+
 def setting_names(model: type[BaseModel]) -> Iterator[str]:
     """Yields the name of every setting of a config with its sections, in order of declaration."""
     for name in model.model_fields:

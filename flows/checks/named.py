@@ -13,11 +13,12 @@ from flows.config.distillation import ANSWERS, SOLVER, STUDENT
 from flows.config.recipe import Recipe
 from flows.lookup.checkpoints import find_fixed, published_checkpoint
 from flows.lookup.critics import stored_critic, stored_parts
+from flows.lookup.lost_sources import fetched_from_a_lost_folder
 from stages.models.adapters import read_adapter_config
 from stages.models.from_scratch import ScratchModel
 from stages.models.merging.config import MergedModel
 from stages.models.shape import read_shape
-from stages.models.source import FetchedModel, FolderModel, StoredModel
+from stages.models.source import FetchedModel, FolderModel, StoredModel, check_source
 from stages.models.tensors import check_adapter, tensors_of
 from stages.optional.adopt import local_adapter
 from stages.optional.teach import POLICY
@@ -27,11 +28,14 @@ from stages.training.critic import ValueConfig
 def check_named(recipe: Recipe, store: Store) -> None:
     """Refuses a recipe that names a teacher, critic, stored iteration or rated model that does not exist.
 
-    Models on a hub are not checked. An adapter in a local folder must be one that the recipe can continue.
+    Models on a hub are not checked. A local folder must have a model that can be copied, and that of an adapter one
+    that the recipe can continue.
 
     Raises:
         BadInputError: It does not exist; the error names the setting.
     """
+    if isinstance(recipe.model, FolderModel):
+        _check_folder(recipe.model, store)
     _check_adapter(recipe)
     if recipe.teach is not None and recipe.teach.teacher != POLICY:
         with _named_by("teach.teacher"):
@@ -71,6 +75,12 @@ def _check_critic(config: ValueConfig, store: Store) -> None:
             f"value.source: {config.source}", f"a critic with a {head} head",
             f"a {config.head} head, as value.head says", f"set value.head to {head!r}, or name another critic",
         )  # fmt: skip
+
+
+def _check_folder(model: FolderModel, store: Store) -> None:
+    folder = local_folder(model.path)
+    if folder is not None and fetched_from_a_lost_folder(model, store) is None:
+        check_source(folder)
 
 
 def _check_adapter(recipe: Recipe) -> None:

@@ -256,7 +256,7 @@ class Recipe(Config):
         self._check_critic()
         warm_start_puzzles = self.warm_start.puzzles if self.warm_start else 0
         taught_puzzles = self.distil.puzzles_per_round if self.distil else 0
-        for value, name, bound, bound_name in (
+        sizes = (
             (warm_start_puzzles, "warm_start.steps x warm_start.texts_per_step", self.puzzles.train, "puzzles.train"),
             (self.sample.puzzles_per_iteration, "sample.puzzles_per_iteration", self.puzzles.train, "puzzles.train"),
             (self.sample.stride, "the stride of sample.resample", self.puzzles.train, "puzzles.train"),
@@ -264,9 +264,10 @@ class Recipe(Config):
             (self.final.puzzles, "final.puzzles", self.puzzles.test, "puzzles.test"),
             (taught_puzzles, "the number of puzzles of distil", self.puzzles.train, "puzzles.train"),
             (self.pack.updates, "pack.updates", self.sample.puzzles_per_iteration, "sample.puzzles_per_iteration"),
-        ):
-            if value > bound:
-                raise ValueError(f"{name} is {value}, more than {bound_name} ({bound})")
+        )
+        too_many = [f"{name} is {value}, more than {of} ({most})" for value, name, most, of in sizes if value > most]
+        if too_many:
+            raise ValueError("; ".join(too_many))
         sampled, trained = self.sample.sampling.temperature, self.finetune.loss.temperature
         if sampled == 0 and self.finetune.loss.temperature_of == "sampler":
             raise ValueError(

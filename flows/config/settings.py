@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from artifacts.documents.parsing import check_plain, parse_toml
-from artifacts.documents.suggestions import choices_of, did_you_mean, meant_key
+from artifacts.documents.suggestions import choices_of, did_you_mean, meant_key, setting_at
 from artifacts.errors import BadInputError
 from artifacts.local.input_files import LARGEST_SETTINGS, read_input
 
@@ -87,7 +87,8 @@ def validate(model: type[M], data: Mapping[str, Any], where: str) -> M:
 
 
 def _problem(model: type[BaseModel], problem: ErrorDetails) -> str:
-    at = ".".join(str(part)[:_MOST_SHOWN] for part in problem["loc"]) or "settings"
+    place = [part if isinstance(part, int) else part[:_MOST_SHOWN] for part in problem["loc"]]
+    at = setting_at(model, place) or "settings"
     if problem["type"] == "union_tag_invalid" and isinstance(environment := _environment(problem), str):
         return f"{at}: {environment}"
     shown = json.dumps(problem["input"], default=str)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from artifacts.documents.parsing import exists
 from artifacts.errors import BadInputError
 from artifacts.store.location import local_folder
-from flows.checks.fitting import refuse_undivided
+from flows.checks.fitting import refuse_head_size, refuse_undivided
 from flows.checks.soundness import check_sound
 from flows.config.model_size import ModelSize
 from flows.config.recipe import Recipe
@@ -30,8 +30,7 @@ from stages.environments.config import GeneratorConfig, SourceConfig
 from stages.environments.generate import generate_nth
 from stages.environments.solver_tool import write_tool_output
 from stages.hardware.compute_type import ComputeType
-from stages.models.folder import check_folder
-from stages.models.source import FolderModel
+from stages.models.source import FolderModel, check_source
 from stages.prepare import identity_of
 
 _DISK_BYTES_A_TOKEN = 24
@@ -119,7 +118,7 @@ def model_checks(recipe: Recipe) -> list[Check]:
         remedy = "copy it here; a store that has fetched it needs no folder"
         return [Check("recipe model", "warning", f"{folder} does not exist", remedy)]
     try:
-        check_folder(folder)
+        check_source(folder)
     except BadInputError as error:
         return [refused("recipe model", error)]
     return []
@@ -139,8 +138,9 @@ def puzzles_checks(recipe: Recipe) -> list[Check]:
 
 
 def _layer_checks(recipe: Recipe, hardware: Hardware) -> list[Check]:
-    """Returns a problem if tensor parallelism does not divide the layers of the model, else nothing."""
+    """Returns a problem if an engine cannot compute the model, or tensor parallelism does not divide it."""
     try:
+        refuse_head_size(recipe, hardware.engine)
         refuse_undivided(recipe, hardware.trainer, hardware.engine)
     except BadInputError as error:
         return [refused("recipe layers", error)]

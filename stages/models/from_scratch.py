@@ -18,7 +18,8 @@ from stages.models.tensors import WEIGHTS, tensors_of
 from stages.models.tokenizers.phrase_tokenizer import CHAT_TEMPLATE, END_OF_TURN, build_tokenizer
 
 # Sizes that vLLM 0.32's CPU attention backend supports (CPUAttentionBackend.get_supported_head_sizes).
-HeadDim = Literal[32, 64, 80, 96, 112, 128, 160, 192, 224, 256]
+HeadDim = Literal[32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512]
+"""Widths of a head that vLLM's attention computes on CPUs."""
 
 
 class ScratchModel(Config):

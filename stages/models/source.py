@@ -231,13 +231,31 @@ def _refuse_links_out(folder: Path) -> None:
             raise BadInputError(str(path), f"a link to {target}", "a file in the model's folder", "copy it there")
 
 
+def check_source(folder: Path) -> None:
+    """Checks that a model can be copied from a local folder, from its small files and headers.
+
+    The tensors of a vision-language model are checked once its text part is taken out.
+
+    Raises:
+        BadInputError: As `check_folder`, or a file links out of the folder.
+    """
+    _refuse_links_out(folder)
+    if _has_text_part(folder):
+        read_shape(folder)
+    else:
+        check_folder(folder)
+
+
+def _has_text_part(folder: Path) -> bool:
+    return (folder / "config.json").is_file() and text_part(read_json(folder / "config.json")) is not None
+
+
 def _copy_folder(folder: Path, out_dir: Path, early: EarlyShape | None) -> None:
     """Copies a local checkpoint, and converts it unless its weights are one bf16 file."""
-    _refuse_links_out(folder)
-    if (folder / "config.json").is_file() and text_part(read_json(folder / "config.json")) is not None:
+    check_source(folder)
+    if _has_text_part(folder):
         _convert("folder", str(folder), str(out_dir))
         return
-    check_folder(folder)
     if (folder / "tokenizer.json").is_file():
         _copy_shape(folder, early)
     tensors = stored_tensors(folder).values()

