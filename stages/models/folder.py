@@ -64,6 +64,11 @@ def _check_is_folder(folder: Path) -> None:
         raise BadInputError(
             str(folder), "no such folder", "a Hugging Face model folder", "check the recipe's model.path"
         )
+    if folder.name.startswith("models--") and is_folder(folder / "snapshots"):
+        snapshots = ", ".join(sorted(f"snapshots/{path.name}" for path in (folder / "snapshots").iterdir()))
+        raise BadInputError(
+            str(folder), "a folder of the hub's cache", "a Hugging Face model folder", f"name one of: {snapshots}"
+        )
 
 
 def _check_files(folder: Path) -> None:

@@ -195,7 +195,7 @@ def _json_lines(content: bytes, part: QuestionPart, config: QuestionColumns) -> 
     try:
         lines = content.decode("utf-8-sig").split("\n")  # other line separators may stand inside a JSON text
     except UnicodeDecodeError as error:
-        raise BadInputError(part.name, f"byte {error.start + 1} is not UTF-8", expected, "save it as UTF-8") from error
+        raise _not_utf8(part, error, expected) from error
     rows: list[tuple[int, dict[str, Any]]] = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -233,7 +233,14 @@ def _csv(content: bytes, part: QuestionPart, config: QuestionColumns) -> list[tu
     try:
         frame = pl.read_csv(io.BytesIO(content), infer_schema=False)
     except pl.exceptions.PolarsError as error:
+        try:
+            content.decode()
+        except UnicodeDecodeError as where:
+            raise _not_utf8(part, where, "a CSV file") from error
         raise _damaged(part, "CSV", error) from error
+    head = "".join(frame.columns)
+    if len(frame.columns) == 1 and (mark := next((mark for mark in ";\t|" if mark in head), None)):
+        raise BadInputError(part.name, f"{mark!r} between columns", "commas between columns", "save it with commas")
     _check_columns(frame.columns, part.name, config)
     rows = enumerate(frame.select(config.columns).iter_rows(named=True), start=1)
     return [(number, row) for number, row in rows if any(value is not None for value in row.values())]  # no blank lines
@@ -310,6 +317,10 @@ def _expressions(
         if isinstance(kind, pl.Categorical | pl.Enum) or kind.is_numeric():
             value = value.cast(pl.String).str.strip_suffix(".0") if kind.is_float() else value.cast(pl.String)
         yield f"{within}{name}", value
+
+
+def _not_utf8(part: QuestionPart, error: UnicodeDecodeError, expected: str) -> BadInputError:
+    return BadInputError(part.name, f"byte {error.start + 1} is not UTF-8", expected, "save it as UTF-8")
 
 
 def _damaged(part: QuestionPart, kind: str, error: Exception) -> BadInputError:

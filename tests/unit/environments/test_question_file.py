@@ -144,6 +144,8 @@ def test_bad_settings(settings: dict[str, Any], message: str) -> None:
         (json_lines([{**ROWS[0], "part": "dev"}]), {"split_column": "part"}, "line 1, column 'part'", "'dev'"),
         (b"", {"path": "x.csv"}, "x.csv", "not CSV"),
         (b"question,answer\n1,2,3\n", {"path": "x.csv"}, "x.csv", "not CSV"),
+        (b"question,answer\n\xe4,2\n", {"path": "x.csv"}, "x.csv", "byte 17 is not UTF-8"),
+        (b"question;answer\na;2\n", {"path": "x.csv"}, "x.csv", "';' between columns"),
         (b"question\na\n", {"path": "x.csv"}, "x.csv", "no column 'answer'"),
         (b"question,answer\na,\n", {"path": "x.csv"}, "x.csv, row 1, column 'answer'", "no value"),
         (b"PAR1", {"path": "x.parquet"}, "x.parquet", "not Parquet"),

@@ -477,6 +477,13 @@ def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
         materialise(FolderModel(path=str(tmp_path / "nowhere")), tmp_path / "out")
 
 
+def test_the_folder_above_the_snapshots_of_the_hubs_cache_names_them(folder: Path, tmp_path: Path) -> None:
+    snapshot = hub_cache(folder, "maker/model", tmp_path / "home")
+    model = FolderModel(path=str(snapshot.parent.parent))
+    with pytest.raises(BadInputError, match=rf"hub's cache; .*: {snapshot.parent.name}/{snapshot.name}$"):
+        materialise(model, tmp_path / "out")
+
+
 def test_scratch_without_texts_or_with_a_tiny_vocabulary_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="no texts"):
         materialise(SMALL, tmp_path / "a", texts=[])
