@@ -84,8 +84,9 @@ def grade(
     train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES)
     _check_abilities(config, train)
     opened = Artifact.open(ctx.store, rollouts)
-    by_id = puzzles_by_id(train, thought_opened=thought_opened(opened.manifest.facts))
     sampled = opened.read_tables(ROLLOUTS).sort("group", "sample")
+    used = train.filter(pl.col("prompt_id").is_in(sampled["prompt_id"].to_list()))
+    by_id = puzzles_by_id(used, thought_opened=thought_opened(opened.manifest.facts))
     tokenizer = None
     if config.by_process or config.reward.surprise_weight:
         tokenizer = chat_tokenizer(ctx.local_folder(Ref(**opened.manifest.inputs["weights"])))

@@ -23,6 +23,7 @@ from stages.environments.capabilities import (
     WritesAnswers,
     WritesDerivations,
     needs,
+    offered,
 )
 from stages.environments.puzzle import Asserted, DeductionCounts, Graded, Grader, Parsed, Puzzle, Style, Taught
 from stages.environments.single_answer import ITEM, MISSING
@@ -191,8 +192,8 @@ def assertions(text: str, puzzle: Puzzle) -> list[Asserted] | None:
 
     A thought asserts nothing; see `thoughts.answer_start`.
     """
-    solver = environment.get(puzzle.environment)
-    if not isinstance(solver, Proves):
+    solver = offered(environment.get(puzzle.environment), Proves)
+    if solver is None:
         return None
     start = answer_start(text, puzzle.thinking)
     said = solver.deductions("" if start is None else text[start:], puzzle)

@@ -11,7 +11,7 @@ import polars as pl
 from artifacts.errors import NEW_RUN, BadInputError
 from artifacts.schemas import BY_TOOL
 from stages.environments import environment
-from stages.environments.capabilities import ChecksFormat, TakesSteps
+from stages.environments.capabilities import ChecksFormat, TakesSteps, offered
 from stages.environments.puzzle import Asserted, DeductionCounts, Graded, Grader, Puzzle
 from stages.environments.single_answer import MISSING
 from stages.environments.solver_tool import own_words
@@ -56,7 +56,7 @@ class GradedCompletion:
 
     def counted_tokens(self, model_tokens: int) -> int:
         """Returns how much of the limit it takes: an episode's observations count, and a cut one has used all of it."""
-        if not isinstance(environment.get(self.puzzle.environment), TakesSteps):
+        if offered(environment.get(self.puzzle.environment), TakesSteps) is None:
             return model_tokens
         return self.limit_tokens if self.row["finish_reason"] == "length" else len(self.row["completion_token_ids"])
 

@@ -20,7 +20,7 @@ from stages.answering.purchase import PuzzleSample, Service, buy, cost_of, most_
 from stages.answering.settings import Access, ApiRequest, refuse_keys
 from stages.answering.stored import missing_questions, stored_answers
 from stages.environments import environment
-from stages.environments.capabilities import TakesSteps
+from stages.environments.capabilities import TakesSteps, offered
 from stages.environments.puzzle import Puzzle
 from stages.environments.single_answer import ANSWER, ITEM
 from stages.environments.solver_tool import own_words, read_episode
@@ -111,7 +111,7 @@ class JudgeConfig(ApiRequest, Access):
 
 def _said(completion: str, puzzle: Puzzle) -> str | None:
     """Returns a completion without thoughts and tool outputs, an episode as a conversation; None without an answer."""
-    if not isinstance(environment.get(puzzle.environment), TakesSteps):
+    if offered(environment.get(puzzle.environment), TakesSteps) is None:
         words = own_words(completion, filler="")
         start = answer_start(words, puzzle.thinking)
         return None if start is None else words[start:]
