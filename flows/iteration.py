@@ -29,7 +29,7 @@ from stages.grade import grade
 from stages.pack import pack
 from stages.promote import promote, weights_after
 from stages.sample import sample
-from stages.statistics.first_rewards import check_first_rewards
+from stages.statistics.first_rewards import check_first_rewards, cut_warning
 from stages.training.launch import Weights
 
 
@@ -81,13 +81,11 @@ def iteration(session: Session, puzzles: Ref[Puzzles], start: Position, n: int) 
         out=session.at(n, "rollouts", Rollouts),
     )
     grades = session.run(grade, recipe.grade, rollouts, puzzles, out=session.at(n, "grades", Grades))
-    if (
-        n == 1
-        and recipe.learns_from_rewards
-        and not session.ctx.profile.allow_constant_reward
-        and not session.has(n, "batch")
-    ):
-        check_first_rewards(session.ctx.store, rollouts, grades, by_advantages=recipe.learns_from_advantages)
+    if n == 1 and not session.has(n, "batch"):
+        if warning := cut_warning(session.ctx.store, grades, recipe.sample.sampling.max_tokens):
+            session.ctx.log.warning("%s", warning)
+        if recipe.learns_from_rewards and not session.ctx.profile.allow_constant_reward:
+            check_first_rewards(session.ctx.store, rollouts, grades, by_advantages=recipe.learns_from_advantages)
     credited = assign_credit(session, start.credit_models, policy, rollouts, grades, puzzles, n)
     batch = session.run(
         pack, recipe.pack, rollouts, credited.grades, credited.values, out=session.at(n, "batch", Batch)
@@ -115,7 +113,7 @@ def iteration(session: Session, puzzles: Ref[Puzzles], start: Position, n: int) 
         pointer=session.layout.promoted,
         out=session.at(n, "decision", Decision),
     )
-    weights = weights_after(decision, weights, session.ctx, states_since=start.states_since)
+    weights = weights_after(decision, weights, session.ctx, states_since=start.states_since, since=start.since)
     return Position(weights, decision, credited.models)
 
 

@@ -14,6 +14,7 @@ from artifacts.errors import BadInputError, DeerstalkerError
 from artifacts.layout import RunLayout
 from artifacts.refresh import record_done, record_request
 from artifacts.store.store import Store
+from flows.checks.advice import advice
 from flows.checks.devices import refuse_on_this_machine
 from flows.checks.fitting import refuse_head_size, refuse_undivided, refuse_unfit
 from flows.checks.judge import check_judge
@@ -21,7 +22,6 @@ from flows.checks.named import check_named
 from flows.checks.overlap import Role, check_overlap
 from flows.checks.soundness import check_sound
 from flows.config.compute_types import compute_types
-from flows.config.limits import cut_below_training
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_profile, load_recipe
 from flows.inputs.models import hidden_size_of
@@ -224,12 +224,7 @@ def opened_run(
         opened_stages(store, profile, make_session) as session,
     ):
         session.live.run_opened(store, layout, recipe)
-        limits = [
-            line
-            for name, evaluation in (("evaluate", recipe.evaluate), ("final", recipe.final))
-            for line in cut_below_training(evaluation.sampled, recipe.longest_sampling, f"{name}.sampled")
-        ]
-        for line in (*type_lines, *limits):
+        for line in (*type_lines, *advice(recipe, last)):
             session.live.line(line)
         yield session
         if refreshes.unfinished and session.reached >= last_iteration(store, layout):

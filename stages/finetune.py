@@ -135,6 +135,8 @@ def finetune(
         trained = train_and_publish(start, batch_file, settings, target, ctx, label=f"finetune {iteration}")
         _warn_of_rates(config, settings, trained, iteration - config.frozen_iterations, ctx)
     else:  # the iteration is frozen, or its batch is empty
+        if iteration > config.frozen_iterations:
+            ctx.log.warning("iteration %d has nothing to train on: its weights are those before it", iteration)
         trained = carry_over(start, target, ctx)
     if config.reference == "ema":
         return trained

@@ -99,6 +99,7 @@ def grade(
         asked = [(one.row["text"], one.puzzle) for one in completions]
         said = verdicts(config.reward.judge, asked, rollouts, ctx.store, lambda n, of: ctx.progress("judge", n, of, {}))
         inputs = [replace(of_one, judged=reward) for of_one, reward in zip(inputs, said.rewards, strict=True)]
+        _warn_of_failures(ctx, "no score in the judge's reply", said.unread, len(inputs))
     terms = [reward_terms(of_one, config.reward) for of_one in inputs]
     grades = _with_advantages(_rows(completions, terms, grader_of(train, config.grader)), config)
     facts = _mean_terms(terms) | (said.figures() if said else {})

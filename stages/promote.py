@@ -71,22 +71,32 @@ def promoted_checkpoint(decision: Ref[Decision], ctx: StageContext) -> Ref[Check
     return read_decision(decision, ctx.store).standing.checkpoint
 
 
-def weights_after(decision: Ref[Decision], newest: Weights, ctx: StageContext, *, states_since: int = 1) -> Weights:
+def weights_after(
+    decision: Ref[Decision], newest: Weights, ctx: StageContext, *, states_since: int = 1, since: int = 1
+) -> Weights:
     """Returns the weights that the next iteration starts from.
 
     These are the newest weights, or after a rollback the promoted checkpoint with the state saved beside it. The first
-    weights of the run have no state, even if they are another run's checkpoint. The reference of the KL term is that of
-    the newest weights in both cases.
+    weights of the run have no state, even if they are another run's checkpoint. The reference of the KL term is then
+    the one with which the promoted checkpoint was trained, not one that was made of the weights that fell; a checkpoint
+    of an earlier phase leaves it as it is.
 
     Args:
         states_since: First iteration whose optimizer state the run may return to. It is later than 1 if a phase has
             begun with a fresh optimizer.
+        since: First iteration of the present phase.
     """
     if not Artifact.open(ctx.store, decision).manifest.facts["rolled_back"]:
         return newest
     standing = read_decision(decision, ctx.store).standing
     state = state_beside(standing.checkpoint, ctx.store) if standing.iteration >= states_since else None
-    return replace(newest, checkpoint=standing.checkpoint, state=state, saving=None)
+    reference = newest.reference
+    if reference is not None and standing.iteration == since - 1 == 0:
+        reference = standing.checkpoint
+    elif reference is not None and standing.iteration >= since:
+        inputs = Artifact.open(ctx.store, standing.checkpoint).manifest.inputs
+        reference = Ref[Checkpoint](**inputs["reference"]) if "reference" in inputs else reference
+    return replace(newest, checkpoint=standing.checkpoint, state=state, saving=None, reference=reference)
 
 
 def _update_pointer(pointer: str, iteration: int, decision: Ref[Decision], ctx: StageContext) -> None:

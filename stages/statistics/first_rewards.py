@@ -16,6 +16,7 @@ from artifacts.store.store import Store
 _FEWEST = 32
 """Number of completions below which equal rewards may be chance."""
 _TOLERANCE = 1e-8
+_MANY_CUT = 0.3
 _SHOWN_REASONS, _SHOWN_CHARACTERS = 3, 200
 
 
@@ -67,6 +68,17 @@ def check_first_rewards(
         "rewards that differ within groups, and answers that can be read, or there is nothing to learn from",
         f"{remedy} and start a new run; to continue this one, add --set-profile allow_constant_reward=true",
     )
+
+
+def cut_warning(store: Store, grades: Ref[Grades], max_tokens: int) -> str | None:
+    """Returns a warning if many completions of an iteration were cut at the limit of tokens; None otherwise.
+
+    A cut completion usually has no answer, so the policy learns to be brief, not to be right.
+    """
+    share = Artifact.open(store, grades).manifest.facts["truncated/fraction"]
+    if share <= _MANY_CUT:
+        return None
+    return f"{share:.0%} of the completions were cut at sample.sampling.max_tokens = {max_tokens}"
 
 
 def _spread(values: NDArray[np.float64]) -> float:

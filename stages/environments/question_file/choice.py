@@ -46,6 +46,9 @@ def choose_questions(
         f"{repeated} questions repeat the prompt of another and were dropped": repeated,
         f"{unusable} rows are empty or have a prompt with different answers, and were dropped": unusable,
     }
+    unused = len(order) - sum(sizes.values())
+    wanted = ", ".join(f"puzzles.{split} = {sizes[split]}" for split in SPLITS)
+    reasons[f"{unused} of {len(order)} usable questions are in no split ({wanted})"] = unused
     warnings = tuple(f"{path}: {reason}" for reason, count in reasons.items() if count)
     facts = {"file": config.location, "place": place_of(config.location), "repeated": repeated, "unusable": unusable}
     return Items(_splits(order, sizes, path, repeated + unusable), facts, warnings)

@@ -221,11 +221,11 @@ class UserSource:
             expected = ", ".join(known) or f"no level, because {self._environment.name} has none"
             raise BadInputError("puzzles.puzzle.level", f"{level!r}{did_you_mean(level, known)}", expected)
         puzzles: dict[str, Puzzle] = {}
-        made = requested = 0
+        made = requested = given = 0
         for doubling in range(_MOST_REQUESTS):
             requested = total << doubling
             items, episodes = self._environment.items(requested, seed, level)
-            puzzles = {}
+            puzzles, given = {}, len(items)
             for item in items:
                 puzzle = self._puzzle(item, len(puzzles), episodes=episodes)
                 puzzles.setdefault(puzzle.digest, puzzle)
@@ -244,7 +244,10 @@ class UserSource:
         for split in ("val", "test", "train"):
             splits[split] = [next(chosen) for _ in range(sizes[split])]
         place = {"file": self._config.location, "place": place_of(self._config.location)}
-        return Items(splits, place if self._config.location else {})
+        unused = len(puzzles) - total if given > requested else 0  # `items` returned all that it has
+        wanted = ", ".join(f"puzzles.{split} = {sizes[split]}" for split in ("train", "val", "test"))
+        warning = f"{self._environment.name}: {unused} of {len(puzzles)} items are in no split ({wanted})"
+        return Items(splits, place if self._config.location else {}, (warning,) if unused else ())
 
     def _check_repeatable(self, count: int, seed: int, level: str | None) -> None:
         """Checks that two processes that are asked for the same few items make the same ones."""

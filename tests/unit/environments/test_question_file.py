@@ -164,7 +164,9 @@ def test_bad_files(data: bytes, settings: dict[str, Any], where: str, found: str
     assert raised.value.remedy
 
 
-def test_splits_are_disjoint_and_held_out_questions_stay_when_train_grows(tmp_path: Path, ctx: StageContext) -> None:
+def test_splits_are_disjoint_and_held_out_questions_stay_when_train_grows(
+    tmp_path: Path, ctx: StageContext, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "q.jsonl").write_bytes(json_lines())
     small = PrepareConfig(puzzle=config(str(tmp_path / "q.jsonl")), train=5, val=6, test=7, seed=3)
     splits = splits_of(ref := made(small, ctx), ctx)
@@ -175,6 +177,8 @@ def test_splits_are_disjoint_and_held_out_questions_stay_when_train_grows(tmp_pa
     other = splits_of(made(small.model_copy(update={"seed": 4}), ctx, "other"), ctx)
     assert other["test"] != splits["test"]
     assert made(small, ctx) == ref
+    unused = "12 of 30 usable questions are in no split (puzzles.train = 5, puzzles.val = 6, puzzles.test = 7)"
+    assert unused in caplog.text
     assert small.first_stretches() == []
     with pytest.raises(BadInputError, match=r"30 questions; expected at least 31; lower puzzles.train"):
         made(small.model_copy(update={"train": 18}), ctx, "large")

@@ -33,7 +33,7 @@ from stages.environments.user_code.environment import user_environment
 from stages.grade import GradeConfig, grade
 from stages.prepare import SPLITS, PrepareConfig, identity_of, prepare
 from stages.processes import user_file
-from stages.statistics.first_rewards import check_first_rewards
+from stages.statistics.first_rewards import check_first_rewards, cut_warning
 from stages.strategies.think_twice import last_answer
 from tests.support.json_page import check_documented
 from tests.support.user_tasks import WILD, readme_recipe, readme_task
@@ -338,15 +338,18 @@ def test_an_editable_package_changes_with_its_code(package: Path) -> None:
     assert PackageConfig(environment="wild").located(Path()) != before
 
 
-def stage_grades(ctx: StageContext, folder: Path, texts: list[str], number: int) -> tuple[Ref[Rollouts], Ref[Grades]]:
-    """Rollouts of one item, and their grades."""
+def stage_grades(
+    ctx: StageContext, folder: Path, texts: list[str], number: int, cut: int = 0
+) -> tuple[Ref[Rollouts], Ref[Grades]]:
+    """Rollouts of one item, of which the first `cut` were cut at the token limit, and their grades."""
     config = PrepareConfig(puzzle=function(folder, "wild.py:Wild"), train=1, val=0, test=0)
     puzzles = prepare(ctx, config, out=ArtifactAddress(ctx.store, "set", Puzzles))
     rows = [
         {
             "prompt_id": "item-000000", "group": 0, "sample": sample, "prompt_token_ids": [1],
-            "completion_token_ids": [3], "sampler_logprobs": [-0.5], "text": text, "finish_reason": "stop",
-            "sampling": json.dumps({"max_tokens": 4}), "weights_digest": "w", "engine": "e", "group_s": 1.0,
+            "completion_token_ids": [3], "sampler_logprobs": [-0.5], "text": text,
+            "finish_reason": "length" if sample < cut else "stop", "sampling": json.dumps({"max_tokens": 4}),
+            "weights_digest": "w", "engine": "e", "group_s": 1.0,
         }
         for sample, text in enumerate(texts)
     ]  # fmt: skip
@@ -355,6 +358,13 @@ def stage_grades(ctx: StageContext, folder: Path, texts: list[str], number: int)
     rollouts: Ref[Rollouts] = attempt.publish()
     out = ArtifactAddress(ctx.store, f"grades-{number}", Grades)
     return rollouts, grade(ctx, GradeConfig(), rollouts, puzzles, out=out)
+
+
+def test_completions_that_were_cut_are_told_of(folder: Path, ctx: StageContext) -> None:
+    _, grades = stage_grades(ctx, folder, ["score 0"] * 10, 1, cut=3)
+    assert cut_warning(ctx.store, grades, 4) is None, "30% are not many"
+    _, grades = stage_grades(ctx, folder, ["score 0"] * 10, 2, cut=4)
+    assert cut_warning(ctx.store, grades, 4) == "40% of the completions were cut at sample.sampling.max_tokens = 4"
 
 
 def test_first_rewards_without_a_signal_are_refused(folder: Path, ctx: StageContext) -> None:

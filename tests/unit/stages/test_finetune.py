@@ -331,7 +331,7 @@ def test_a_periodic_reference_is_replaced_by_the_policy(run: Run) -> None:
     assert second.reference == second.checkpoint
 
 
-def test_an_average_reference_follows_the_policies(run: Run) -> None:
+def test_an_average_reference_follows_the_policies(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     """Decay 0.75: reference 0.75 w0 + 0.25 w1 after the first iteration, also when it is found again; the published
     weights are rounded to bf16, the average of the fp32 ones is not."""
     start = Weights(run.model, reference=run.model)
@@ -343,7 +343,9 @@ def test_an_average_reference_follows_the_policies(run: Run) -> None:
     for name, tensor in mean.items():
         torch.testing.assert_close(tensor, 0.75 * old[name] + 0.25 * new[name], atol=1e-3, rtol=2**-8)
     assert run.step("ema", 1, start, **settings) == first
+    caplog.clear()
     idle = run.step("ema", 2, first, run.empty, **settings)
+    assert caplog.messages == ["iteration 2 has nothing to train on: its weights are those before it"]
     assert idle.reference is not None
     assert (idle.reference.key, idle.reference.digest) == ("ema/2/reference", first.reference.digest)
     third = run.step("ema", 3, idle, **settings)

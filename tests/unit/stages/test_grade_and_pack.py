@@ -460,11 +460,14 @@ def test_a_judge_scores_completions_and_is_asked_each_question_once(
     assert not [file for file in tmp_path.rglob("*") if file.is_file() and b"sesame" in file.read_bytes()]
 
 
-def test_a_reply_without_a_score_earns_nothing_and_none_with_one_is_an_error(stages: Stages) -> None:
+def test_a_reply_without_a_score_earns_nothing_and_none_with_one_is_an_error(
+    stages: Stages, caplog: pytest.LogCaptureFixture
+) -> None:
     """A score above the best is none."""
     with judge_server(lambda question: "many" if "A. " in question.partition("Right")[0] else "2 of 5: 2") as judge:
         grades, facts, _, _ = stages.run({"reward": judged(judge), "advantage": PLAIN}, {})
         assert (grades["reward"].to_list(), facts["judge/unread"]) == ([0.0, 0.8, 0.8, 0.8, 0.0, 0.0], 3)
+        assert caplog.messages == ["grading failed for 3 of 6 completions: no score in the judge's reply"]
         with pytest.raises(BadInputError, match=r"grade\.reward\.judge: no score in any of 3 replies, such as 'many'"):
             verdicts(
                 JudgeConfig.model_validate(judged(judge, best=1.0, prompt="{completion}")["judge"]),

@@ -197,7 +197,8 @@ def test_a_fallen_curve_goes_back_to_the_best_and_counts_anew(tmp_path: Path) ->
     newest = Weights(Ref[Checkpoint](**verdicts[2]["candidate"]["checkpoint"]), reference=refs[0])
     back = weights_after(refs[2], newest, ctx)
     assert back.checkpoint.as_json() == verdicts[0]["candidate"]["checkpoint"]
-    assert back.reference == newest.reference
+    assert back.reference == back.checkpoint, "the first weights are the reference of the first iteration"
+    assert weights_after(refs[2], newest, ctx, since=2).reference == newest.reference, "that of a later phase stays"
     first = Artifact.open(store, back.checkpoint)
     manifest = first.manifest.model_copy(update={"facts": {STATE_FOLLOWS: True}})
     store.write_bytes(f"{first.key}/{MANIFEST_NAME}", manifest.to_bytes())
@@ -221,6 +222,19 @@ def test_a_rollback_restores_no_state_from_before_a_fresh_optimizer(tmp_path: Pa
     newest = Weights(Ref[Checkpoint](**verdicts[3]["candidate"]["checkpoint"]))
     assert weights_after(refs[3], newest, ctx).state == state
     assert weights_after(refs[3], newest, ctx, states_since=2) == replace(newest, checkpoint=back.ref)
+
+
+def test_a_rollback_leaves_the_reference_that_was_made_of_the_fallen_weights(tmp_path: Path) -> None:
+    rule = RollbackConfig(drop_se=0.0, patience=2)
+    store, verdicts, refs = _decided(tmp_path, PromoteConfig(rollback=rule), (2, 4, 1, 0))
+    fallen, first = (Ref[Checkpoint](**verdicts[number]["candidate"]["checkpoint"]) for number in (3, 0))
+    back = Artifact.at(store, verdicts[1]["candidate"]["checkpoint"]["key"], Checkpoint)
+    manifest = back.manifest.model_copy(update={"inputs": {**back.manifest.inputs, "reference": first.as_json()}})
+    store.write_bytes(f"{back.key}/{MANIFEST_NAME}", manifest.to_bytes())
+    ctx, newest = make_context(store, tmp_path), Weights(fallen, reference=fallen)
+    assert weights_after(refs[3], newest, ctx).reference == first
+    assert weights_after(refs[3], newest, ctx, since=2).reference == fallen, "the promoted one is of an earlier phase"
+    assert weights_after(refs[3], replace(newest, reference=None), ctx).reference is None
 
 
 def test_without_a_rule_nothing_is_rolled_back(tmp_path: Path) -> None:
