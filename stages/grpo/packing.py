@@ -37,7 +37,12 @@ class PackConfig(Config):
         "and counted; their rewards still count in the advantages of their group.",
     )
     updates: int = Field(
-        default=1, ge=1, le=1_000_000, description="Number of optimizer steps in one pass over the rollouts."
+        default=1,
+        ge=1,
+        le=1_000_000,
+        description="Number of optimizer steps in one pass over the rollouts, at most one for each group that is "
+        "trained on. If few groups have a signal, each step is small at an unchanged rate; `minibatch_size` keeps its "
+        "size instead.",
     )
     minibatch_size: int | None = Field(
         default=None,
