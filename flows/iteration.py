@@ -129,6 +129,8 @@ def first_position(session: Session, puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles
     recipe = session.recipe
     check_before(session, puzzles)
     session.ctx.starts_early = not session.has(0, "report")
+    pretrains = recipe.value is not None and recipe.value.pretrain is not None
+    session.ctx.trains_first = recipe.warm_start is not None or recipe.distil is not None or pretrains
     if recipe.iterations or recipe.warm_start is not None:
         session.ctx.start_trainer_early()
     weights = fetched_source(session, recipe.model, puzzles, recipe.taught)

@@ -94,7 +94,8 @@ def fitting_profile(name: str, overrides: Sequence[str] = (), *, trains: bool = 
             free memory for the KV cache.
     """
     profile = load_profile(name, overrides)
-    refuse_on_this_machine(profile.engine, profile.trainer, trains=trains, samples=samples)
+    waits = profile.gpu_slot is not None
+    refuse_on_this_machine(profile.engine, profile.trainer, trains=trains, samples=samples, waits=waits)
     return profile
 
 

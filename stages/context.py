@@ -115,6 +115,7 @@ class StageContext:
         disks: Watches the disks to which stages and child processes write.
         sampling: Lock that a stage holds while it samples from the engine with its weights.
         starts_early: Whether engine and trainer may start before they are needed, because the flow will need both.
+        trains_first: Whether the trainer works before the engine does.
 
     Args:
         use_gpu: Function that is called before each use of engine or trainer; it may wait for a GPU permit.
@@ -138,7 +139,7 @@ class StageContext:
         placement.check(profile.engine)
         engine_key.check(profile.engine)
         self._use_gpu, self._gpu_free = use_gpu, gpu_free
-        self.starts_early = False
+        self.starts_early = self.trains_first = False
         self._children = _Children()
         self.sampling = Lock()
         self.store, self.scratch, self.profile, self.progress, self.log = store, scratch, profile, progress, log
@@ -182,8 +183,12 @@ class StageContext:
             return children.worker_group
 
     def start_engine_early(self, model_dir: Path, digest: str = "") -> None:
-        """Starts the engine in the background if `starts_early` (see `Engine.prestart`)."""
-        if self._may_start_early():
+        """Starts the engine in the background if `starts_early` (see `Engine.prestart`).
+
+        One that divides the free memory of its GPU at its start waits for a trainer that works first.
+        """
+        waits = self.trains_first and self.profile.engine.measures_memory
+        if not waits and self._may_start_early():
             self._engine_without_gpu().prestart(model_dir, digest)
 
     def start_trainer_early(self) -> None:

@@ -15,7 +15,9 @@ CPU_BUILDS = "install deerstalker[cpu] (in a clone: `uv sync`)"
 """What to do without those for CPUs."""
 
 
-def refuse_on_this_machine(engine: EngineHardware, trainer: TrainHardware, *, trains: bool, samples: bool) -> None:
+def refuse_on_this_machine(
+    engine: EngineHardware, trainer: TrainHardware, *, trains: bool, samples: bool, waits: bool
+) -> None:
     """Refuses a profile that this machine cannot run now.
 
     Args:
@@ -23,6 +25,7 @@ def refuse_on_this_machine(engine: EngineHardware, trainer: TrainHardware, *, tr
         trainer: The trainer's part of the profile.
         trains: Whether the trainer is used.
         samples: Whether the engine is used.
+        waits: Whether the run waits for a GPU slot first, so that another run may have the memory of the GPUs now.
 
     Raises:
         BadInputError: The machine lacks the profile's GPUs, their driver, the builds for them, or free memory for the
@@ -31,7 +34,7 @@ def refuse_on_this_machine(engine: EngineHardware, trainer: TrainHardware, *, tr
     facts = cuda_facts()
     refuse_missing_devices(engine if samples else None, trainer, facts, trains=trains)
     if samples:
-        refuse_large_cache(engine, facts.engine, spare_bytes_now(), free_gpu_bytes())
+        refuse_large_cache(engine, facts.engine, spare_bytes_now(), () if waits else free_gpu_bytes())
 
 
 def refuse_missing_devices(

@@ -28,6 +28,7 @@ class Hardware(Config):
     trainer: TrainHardware = Field(default_factory=TrainHardware)
     tracker: Literal["none", "wandb", "tensorboard"] = "none"
     keep_state_every: int | None = Field(default=None, ge=0, le=1_000_000)
+    gpu_slot: str | None = None
 
     @property
     def starts_engines(self) -> bool:

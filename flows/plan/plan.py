@@ -34,6 +34,8 @@ _ENGINE_BYTES = 2 * GIB
 """Memory of an engine on each GPU beside weights and cache: graphs and activations; assumed."""
 _ASLEEP_BYTES = GIB
 """Memory that a sleeping engine keeps on each GPU: its CUDA context and buffers of NCCL; assumed."""
+_ASLEEP_GRAPHS_BYTES = GIB
+"""Memory of its CUDA graphs, which it keeps too; assumed."""
 _SHARES = (0.15, 0.2, 0.3, 0.45, 0.6, 0.75)
 _SHARES_IN_TURNS = (*_SHARES, 0.9)
 _CHUNKS = (512, 2048)
@@ -292,7 +294,8 @@ def memory_of(recipe: Recipe, profile: Profile, size: ModelSize, gpu_bytes: floa
     required = engine.max_model_len or shape.positions or longest
     sequences = (sequence_cache_bytes(shape, tokens, BYTES[_COMPUTE]) for tokens in (required, longest))
     least, used = (size / engine.tensor_parallel_size for size in sequences)
-    asleep, beside = (_ASLEEP_BYTES, 0.0) if engine.takes_turns else (reserved, kept + _PROCESS_BYTES)
+    sleeping = _ASLEEP_BYTES + (0 if engine.eager else _ASLEEP_GRAPHS_BYTES)
+    asleep, beside = (sleeping, 0.0) if engine.takes_turns else (reserved, kept + _PROCESS_BYTES)
     train = asleep + training_bytes(peak, trainer)
     sample = reserved + beside
     averaged = any(part.finetune.reference == "ema" for part in recipe.parts)

@@ -282,6 +282,11 @@ class EngineHardware(Config):
         return self.model_copy(update={"extra_arguments": arguments})
 
     @property
+    def measures_memory(self) -> bool:
+        """Whether an engine takes the rest of `memory_share` of its GPU, for which it measures what is free."""
+        return self.kv_cache_gib is None and engine_build()[0] == "vllm"
+
+    @property
     def computes_in(self) -> str | None:
         """The engines' compute type on this machine; None if all engines run elsewhere, where types may differ."""
         elsewhere = self.external_urls and self.replicas == "auto"

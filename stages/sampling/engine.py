@@ -44,7 +44,10 @@ class Engine:
         self.hardware, self.workdir = hardware, workdir
         self.log_path = workdir / "engine.log"
         key, name = engine_key.external_key(hardware), hardware.api_key_env or ""
-        self._external = [ExternalEngine(Endpoint(url, key, name), hardware.seed) for url in hardware.external_urls]
+        self._external = [
+            ExternalEngine(Endpoint(url, key, name), hardware.seed + number)
+            for number, url in enumerate(hardware.external_urls)
+        ]
         self._replicas: list[Replica] = []
         self._ended_replicas: list[Replica] = []
         self._pool: EnginePool | None = None

@@ -83,7 +83,10 @@ def engine_command(port: int, model: Path) -> list[str]:
     (container,) = stateful_set["spec"]["template"]["spec"]["containers"]
     python, *arguments = container["args"]
     assert python == "python"
-    of_the_pod = {"--model": str(model), "--host": "127.0.0.1"}
+    variables = {item["name"]: item["valueFrom"] for item in container["env"] if "valueFrom" in item}
+    assert variables["POD_INDEX"] == {"fieldRef": {"fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}}
+    assert "--seed=$(POD_INDEX)" in arguments
+    of_the_pod = {"--model": str(model), "--host": "127.0.0.1", "--seed": "1"}
     mine = [f"{name}={of_the_pod.get(name, value)}" for name, _, value in (item.partition("=") for item in arguments)]
     plain = [item.removesuffix("=") for item in mine]
     small = [f"--dtype={DTYPE}", "--block-size=32", f"--distributed-executor-backend={ONE_PROCESS}", "--enforce-eager"]

@@ -18,6 +18,7 @@ SIZES = ("iterations=3", "puzzles.train=2600", "puzzles.test=64", "final.puzzles
 ROOM = ("engine.memory_share=0.2", "engine.kv_cache_gib=2")
 """Little of the card, so that these tests run side by side: pytest -n 4 tests/gpu."""
 START_LIMIT_S = 240.0
+"""Seconds without progress."""
 
 
 @pytest.mark.parametrize("turns", [False, True], ids=["split", "turns"])
@@ -29,7 +30,11 @@ def test_a_run_whose_flow_is_killed_goes_on_where_it_was(tmp_path: Path, turns: 
     run = Run(tmp_path, random.Random(1), ("--recipe", "answers_only", "--profile", "cuda", *changes))
     process = run.start()
     graded = tmp_path / "store/runs/answers_only/iterations/0001/grades"
-    wait_until(lambda: any(graded.rglob("manifest.json")) or process.poll() is not None, START_LIMIT_S, run.tail, 0.1)
+
+    def graded_or_ended() -> bool:
+        return any(graded.rglob("manifest.json")) or process.poll() is not None
+
+    wait_until(graded_or_ended, START_LIMIT_S, run.tail, 0.1, run.progress)
     assert process.poll() is None, run.tail()
     run.kill("flow", process.pid)
     process.wait()

@@ -19,4 +19,5 @@ def check_devices(profile: str, changes: Sequence[str] = (), *, trains: bool = F
         BadInputError: There is no such profile, or it does not fit.
     """
     hardware = load_hardware(profile, changes)
-    refuse_on_this_machine(hardware.engine, hardware.trainer, trains=trains, samples=samples)
+    waits = hardware.gpu_slot is not None
+    refuse_on_this_machine(hardware.engine, hardware.trainer, trains=trains, samples=samples, waits=waits)

@@ -6,6 +6,7 @@ from pathlib import Path
 from queue import Queue
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import (
@@ -41,8 +42,11 @@ class StateWriter(FileSystemWriter):
     def _write_data(self, planner: SavePlanner, file_queue: Queue[Any]) -> Future[list[WriteResult]]:
         """Replaces torch's own (2.13), which loses errors of all threads but the first, such as a full disk."""
         results: Queue[list[WriteResult]] = Queue()
+        device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
         def write() -> None:
+            if device is not None:
+                torch.cuda.set_device(device)  # holds for a thread; torch waits for the copies of its own device only
             _write_files_from_queue(
                 self.fs.create_stream, file_queue, results, planner, self.transforms, self.per_thread_copy_ahead,
                 self.sync_files, self.thread_count, self.serialization_format,

@@ -19,7 +19,7 @@ from stages.training.job import ScoreJob, TrainJob
 from stages.training.results import StepMetrics, TrainResult, TrainTotals
 from stages.training.worker_group.agent import start_agent
 from stages.training.worker_group.events import EventReader
-from stages.training.worker_group.hang_watch import HangWatch
+from stages.training.worker_group.hang_watch import IDLE_LIMIT_S, HangWatch
 from stages.training.worker_group.hardware import TrainHardware
 from stages.training.worker_group.job_queue import JobQueue
 from stages.training.worker_group.network import network_environment
@@ -228,7 +228,9 @@ class WorkerGroup:
             TransientError: The workers died or hung.
             DeerstalkerError: They ran out of memory or disk.
         """
-        progress, watch, received = LastProgress(), HangWatch(queue), 0
+        # Processes may wait without work for one of another machine, which this one cannot see at work.
+        idle_limit_s = IDLE_LIMIT_S if self.hardware.nodes == 1 else self.hardware.no_progress_limit_s
+        progress, watch, received = LastProgress(), HangWatch(queue, idle_limit_s=idle_limit_s), 0
         with events:
             while True:
                 ended = agent.exit_code() is not None or watch.lost()  # before the events, so that none is missed

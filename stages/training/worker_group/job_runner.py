@@ -155,6 +155,11 @@ class JobRunner:
             if self._rank == 0:
                 events.send("state")
 
+    def free_cached_memory(self) -> None:
+        """Returns memory of a GPU that no tensor uses, so that an engine can start beside these processes."""
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
     def _reference(self, job: TrainJob, shape: DecoderShape, sharded: bool) -> Policy:
         assert job.paths.reference_dir is not None
         folder, vocabulary = job.paths.reference_dir, shape.vocab_size

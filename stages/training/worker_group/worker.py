@@ -54,6 +54,7 @@ def serve(queue: JobQueue, rank: int) -> None:
             else:
                 runner.score(job, events)
         # The engine needs the memory next; see `agent.worker_environment`.
+        runner.free_cached_memory()
         hand_back_freed(int(os.environ["LOCAL_WORLD_SIZE"]))
 
 

