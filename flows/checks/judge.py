@@ -3,7 +3,6 @@
 import asyncio
 
 from flows.config.recipe import Recipe
-from stages.answering.client import ApiClient
 from stages.grading.judge import WHERE, JudgeConfig
 
 
@@ -21,5 +20,7 @@ def check_judge(recipe: Recipe) -> None:
 
 
 async def _check(judge: JudgeConfig) -> None:
+    from stages.answering.client import ApiClient  # slow to load, and few recipes have a judge
+
     async with ApiClient(judge.asked, judge.access, WHERE) as client:
         await client.check()

@@ -190,11 +190,14 @@ def overview(store: Store, damaged: list[Damage] | None = None) -> list[RunOverv
     if damaged is not None:
         noted_strays(store, RUNS, damaged)
         damaged += _not_runs(keys)
+    artifacts: dict[str, list[str]] = {}
+    for artifact in filter(None, map(artifact_of, keys)):
+        artifacts.setdefault(artifact.split("/")[1], []).append(artifact)
     runs: list[RunOverview] = []
     for layout in map(RunLayout, runs_in(keys)):
         with noted(damaged, layout.recipe):
             recipe = read_recipe(store, layout)
-            parts = [layout.part_of(artifact) for key in keys if (artifact := artifact_of(key))]
+            parts = map(layout.part_of, artifacts.get(layout.run, ()))
             done = sum(part is not None and part[0] > 0 and part[1] == PARTS["promote"] for part in parts)
             runs.append(RunOverview(layout.run, recipe["title"], recipe["iterations"], done))
             with noted(damaged, layout.promoted):

@@ -16,9 +16,7 @@ from artifacts.refs import Ref, Rollouts
 from artifacts.store.store import Store
 from stages.answering.limits import Budget
 from stages.answering.prices import TokenPrice
-from stages.answering.purchase import PuzzleSample, Service, buy, cost_of, most_cost
 from stages.answering.settings import Access, ApiRequest, refuse_keys
-from stages.answering.stored import missing_questions, stored_answers
 from stages.environments import environment
 from stages.environments.capabilities import TakesSteps, offered
 from stages.environments.puzzle import Puzzle
@@ -173,6 +171,10 @@ def verdicts(
         BudgetReachedError: The next reply might cost more than `max_cost` allows.
         TransientError: Questions had no reply after all retries.
     """
+    # They load the client of APIs, which takes longer than all else that most commands load.
+    from stages.answering.purchase import PuzzleSample, Service, buy, cost_of, most_cost
+    from stages.answering.stored import missing_questions, stored_answers
+
     texts = [config.question(text, puzzle) for text, puzzle in completions]
     asked = {text: PuzzleSample(puzzle.prompt_id, 0, 0, text)
              for text, (_, puzzle) in zip(texts, completions, strict=True) if text is not None}  # fmt: skip

@@ -67,6 +67,13 @@ def test_the_command_line_imports_little() -> None:
     assert modules.split() == sorted(f"flows.cli.{path.stem}" for path in folder.glob("[!_]*.py"))
 
 
+def test_what_reads_and_opens_runs_loads_no_client_of_apis() -> None:
+    """It takes longer to load than all else that `runs` and `show` need."""
+    program = "import sys, flows.lookup.history, flows.opening; print('openai' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
