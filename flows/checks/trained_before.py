@@ -21,10 +21,12 @@ def trained_before(model: ModelConfig, puzzles: Ref[Puzzles], store: Store) -> l
         puzzles: Its puzzle set.
         store: The store of all runs.
     """
+    if not (runs := _ancestors(model, store)):
+        return []
     own = Artifact.open(store, puzzles)
     held_out = {split: set(own.read_table(f"{split}.parquet", PUZZLES)["digest"]) for split in ("val", "test")}
     lines: list[str] = []
-    for run in _ancestors(model, store):
+    for run in runs:
         trained = set(set_of_run(RunLayout(run), store).read_table("train.parquet", PUZZLES)["digest"])
         known = {split: f"{len(digests & trained)} of {len(digests)}" for split, digests in held_out.items()}
         if any(digests & trained for digests in held_out.values()):

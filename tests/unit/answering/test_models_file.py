@@ -81,7 +81,7 @@ def write(folder: Path, *models: dict[str, str]) -> str:
     ("change", "words"),
     [
         ({"kind": '"opena"'}, "models.0: .*did you mean 'openai'"),
-        ({"temperature": "1.0"}, "models.0.openai.temperature: Extra inputs"),
+        ({"temperature": "1.0"}, "models.0.temperature: Extra inputs"),
         ({"base_url": '"https://me:secret@example.org"'}, "base_url"),
         ({"parameters": "{ extra_body = { n = 3 } }"}, "n: set by the benchmark itself"),
         ({"parameters": "{ max_tokens = 1, max_completion_tokens = 1 }"}, "one limit by two names"),

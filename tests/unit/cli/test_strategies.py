@@ -53,7 +53,7 @@ def test_a_strategy_is_read_and_named(text: str, title: str) -> None:
     [
         (["majorty"], {}, r"--strategy majorty: unknown, did you mean 'majority'\?.*one of single, majority, best_of"),
         (["think_twice:3"], {}, "'3' is not key=value"),
-        (["think_twice:round=3"], {}, r"strategies\.0\.think_twice\.round.*did you mean"),
+        (["think_twice:round=3"], {}, r"strategies\.0\.round.*did you mean"),
         (["best_of:score=length"], {}, "score: Input should be 'logprob', 'mean_logprob' or 'statements'"),
         (["majority"], {"samples": 1}, "majority chooses among samples, but there is 1 of each puzzle: sample 2"),
         (["best_of"], {"samples": 1}, "best_of chooses among samples, but there is 1"),
