@@ -14,6 +14,7 @@ from prefect.tasks import exponential_backoff
 from artifacts.address import ArtifactAddress
 from artifacts.errors import TransientError
 from artifacts.refs import K
+from flows.orchestration.flow_runs import forget_old_results
 from flows.orchestration.progress import shown_progress
 from stages.context import StageContext
 
@@ -116,6 +117,8 @@ def as_task(
         in_thread: Whether the task will be submitted to run in another thread, where it has no time limit.
         retried: Whether the task is retried after transient errors.
     """
+
+    forget_old_results()
 
     def body(*inputs: Any) -> Any:
         with shown_progress(ctx) as shown, ctx.disks.explaining():

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from flows.lookup.stages import PARTS
 from flows.report.figures import IterationFigures, phase_starts, plotted
 from flows.report.pictures.png import (
@@ -142,15 +144,17 @@ def health_plot(iterations: Sequence[IterationFigures]) -> bytes:
 
 
 def seconds_plot(iterations: Sequence[IterationFigures]) -> bytes:
-    """Draws the seconds of each stage, stacked, one bar for each iteration."""
+    """Draws the seconds of each stage, stacked, one step for each iteration."""
     figure, axes = new_figure(5.6, 3.6)
-    timed = [item for item in iterations if item.number > 0]
-    bottom, worth_showing_s = [0.0] * len(timed), 0.01 * sum(item.total_s for item in timed)
+    timed = {item.number: item for item in iterations if item.number > 0}
+    numbers = range(min(timed), max(timed) + 1) if timed else range(0)
+    bottom_N, worth_showing_s = np.zeros(len(numbers)), 0.01 * sum(item.total_s for item in timed.values())
     for stage, colour in zip(PARTS, cycle(STAGE_COLOURS), strict=False):
-        height = [item.seconds.get(stage, 0.0) for item in timed]
-        if sum(height) > worth_showing_s:
-            axes.bar([item.number for item in timed], height, bottom=bottom, color=colour, width=0.8, label=stage)
-        bottom = [low + part for low, part in zip(bottom, height, strict=True)]
+        height_N = np.array([timed[n].seconds.get(stage, 0.0) if n in timed else 0.0 for n in numbers])
+        if height_N.sum() > worth_showing_s:
+            edges = np.arange(len(numbers) + 1) + numbers.start - 0.5  # one shape a stage; a bar each takes seconds
+            axes.stairs(bottom_N + height_N, edges, baseline=bottom_N, fill=True, color=colour, label=stage)
+        bottom_N += height_N
     finish(axes, "seconds a stage", "iteration", legend_columns=3)
     return to_png(figure)
 

@@ -28,6 +28,7 @@ _MODE = "sampled"
 _GROUPS = 6
 """Number of groups into which puzzles are divided by a size."""
 _PARALLEL_READS = 8
+_MOST_POINTS = 200
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,8 @@ class Reliability:
 def read_learning_curve(record: RunRecord, store: Store) -> LearningCurve | None:
     """Returns the learning curve of a run on the puzzles that the newest iteration answered.
 
-    Iterations that answered other puzzles, or whose report was pruned, are left out.
+    Iterations that answered other puzzles, or whose report was pruned, are left out. Of a long run, `_MOST_POINTS`
+    iterations are read, evenly spread and the last one among them: reading a report takes 12 ms.
 
     Returns:
         The curve; None if fewer than two iterations are left.
@@ -128,6 +130,8 @@ def read_learning_curve(record: RunRecord, store: Store) -> LearningCurve | None
         IntegrityError: A stored file is damaged.
     """
     measured = [item for item in record.iterations if item.kept("evaluate")]
+    if len(measured) > _MOST_POINTS:
+        measured = [measured[at] for at in np.linspace(0, len(measured) - 1, _MOST_POINTS).round().astype(int)]
 
     def read(number: int) -> pl.DataFrame:
         report = Artifact.at(store, record.layout.iteration(number, PARTS["evaluate"]))

@@ -101,7 +101,7 @@ def test_an_environment_that_does_not_fit_is_named_as_recipes_name_it(puzzle: st
 
 def test_a_setting_of_another_kind_is_not_suggested_for_itself() -> None:
     """`path` is a setting of `file`, and was suggested as the meaning of `path` there."""
-    with pytest.raises(BadInputError, match=r": puzzles\.puzzle\.path: Extra inputs are not permitted \(found \"x\"\); correct"):
+    with pytest.raises(BadInputError, match=r" puzzles\.puzzle\.path: Extra inputs are .* \(found \"x\"\); correct"):
         load_recipe("answers_only", ["puzzles.puzzle={environment='zebra', path='x'}"])
 
 

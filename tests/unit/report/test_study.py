@@ -22,6 +22,7 @@ from flows.report.html.run_report import report_files
 from flows.report.metric_names import iteration_metrics
 from flows.report.run_view import RunView
 from flows.report.shown_run import ShownRun
+from flows.report.study import series
 from flows.report.study.benchmark import BenchmarkModels, read_benchmark
 from flows.report.study.page import PAGE, study_files, write_study
 from flows.report.study.series import LearningCurve, accuracy_by_size, read_answers, read_learning_curve, reliability
@@ -74,6 +75,15 @@ def model_of(name: str, accuracy: float, cost: float | None) -> BenchmarkedModel
         gradings={"strict": Accuracy(letters=letters, all_right=letters, unread={})}, outcomes={"answered": 64},
         prompt_tokens=5.0, completion_tokens=1000.0, cost_per_answer=cost, without_usage=0, latency_s=1.0, answers="a",
     )  # fmt: skip
+
+
+def test_the_learning_curve_of_a_long_run_has_fewer_points(
+    made: tuple[Store, RunLayout], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, layout = made
+    monkeypatch.setattr(series, "_MOST_POINTS", 3)
+    curve = read_learning_curve(read_run(store, layout.run), store)
+    assert curve is not None and curve.iterations == [0, 2, 4]
 
 
 def test_a_learning_curve_is_read_from_the_reports(made: tuple[Store, RunLayout]) -> None:
