@@ -193,15 +193,24 @@ def overview(store: Store, damaged: list[Damage] | None = None) -> list[RunOverv
     artifacts: dict[str, list[str]] = {}
     for artifact in filter(None, map(artifact_of, keys)):
         artifacts.setdefault(artifact.split("/")[1], []).append(artifact)
-    runs: list[RunOverview] = []
-    for layout in map(RunLayout, runs_in(keys)):
-        with noted(damaged, layout.recipe):
+    layouts = [RunLayout(run) for run in runs_in(keys)]
+    found: list[list[Damage] | None] = [None if damaged is None else [] for _ in layouts]
+
+    def read(layout: RunLayout, unreadable: list[Damage] | None) -> RunOverview | None:
+        run = None
+        with noted(unreadable, layout.recipe):
             recipe = read_recipe(store, layout)
             parts = map(layout.part_of, artifacts.get(layout.run, ()))
             done = sum(part is not None and part[0] > 0 and part[1] == PARTS["promote"] for part in parts)
-            runs.append(RunOverview(layout.run, recipe["title"], recipe["iterations"], done))
-            with noted(damaged, layout.promoted):
-                runs[-1] = replace(runs[-1], promoted=read_promoted(store, layout.promoted))
+            run = RunOverview(layout.run, recipe["title"], recipe["iterations"], done)
+            with noted(unreadable, layout.promoted):
+                run = replace(run, promoted=read_promoted(store, layout.promoted))
+        return run
+
+    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+        runs = [run for run in pool.map(read, layouts, found) if run is not None]
+    if damaged is not None:
+        damaged += [damage for of_run in found for damage in of_run or ()]
     return runs
 
 
