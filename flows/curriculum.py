@@ -11,7 +11,6 @@ from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Grades, PassRates, Puzzles, Ref, Report, Rollouts, Transition
 from artifacts.schemas import PASS_RATES, PASS_RATES_FILE, PUZZLES
 from flows.checks.columns import check_columns, check_filters, reads_columns
-from flows.checks.trained_before import trained_before
 from flows.inputs.models import fetched_source
 from flows.inputs.prompts import refuse_overlong
 from flows.lookup.preparation import rate_line
@@ -28,14 +27,9 @@ if TYPE_CHECKING:
 def check_before(session: Session, puzzles: Ref[Puzzles]) -> None:
     """Checks columns and filters of the curriculum that need no pass rates, before a model is fetched.
 
-    Warns of a new run that measures on questions which its first weights were trained on.
-
     Raises:
         BadInputError: The puzzles lack a column of the curriculum, or a filter leaves too few of them.
     """
-    if not session.has(0, "report"):
-        for line in trained_before(session.recipe.model, puzzles, session.ctx.store):
-            session.ctx.log.warning("%s", line)
     if reads_columns(session.recipe):
         check_columns(session.recipe, _train(session, puzzles))
 

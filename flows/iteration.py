@@ -17,6 +17,7 @@ from artifacts.refs import (
 )
 from flows.ahead import sampling_ahead, sampling_checkpoint_after
 from flows.checks.overlap import Role
+from flows.checks.trained_before import trained_before
 from flows.curriculum import check_before, first_pass_rates, pass_rates_after, phase_after
 from flows.inputs.credit import CreditModels, assign_credit, first_credit_models
 from flows.inputs.models import fetched_source
@@ -128,7 +129,10 @@ def first_position(session: Session, puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles
     """
     recipe = session.recipe
     check_before(session, puzzles)
-    session.ctx.starts_early = not session.has(0, "report")
+    session.ctx.starts_early = begins = not session.has(0, "report")
+    if begins:
+        for line in trained_before(recipe.model, puzzles, session.ctx.store):
+            session.ctx.log.warning("%s", line)
     pretrains = recipe.value is not None and recipe.value.pretrain is not None
     session.ctx.trains_first = recipe.warm_start is not None or recipe.distil is not None or pretrains
     if recipe.iterations or recipe.warm_start is not None:

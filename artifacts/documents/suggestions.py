@@ -62,31 +62,26 @@ def choices_of(model: type[BaseModel], place: Sequence[int | str]) -> list[str]:
 
 def _section_of(model: type[BaseModel], place: Sequence[int | str]) -> tuple[list[type[BaseModel]], list[str], str]:
     """Returns the configs that the section of a setting may hold, the names of its sections, and its own name."""
-    *sections, key = (str(part) for part in place if isinstance(part, str))
-    models = [model]
-    path: list[str] = []
-    for section in sections:
-        inner = [part for kind in models if section in kind.model_fields for part in models_of(kind, section)]
-        if inner:
-            path.append(section)
-        tagged = [
-            kind for kind in models if section in _tags(kind)
-        ]  # pydantic puts the tag of a union's member into the location
-        models = inner or tagged or models
-    return models, path, key
+    *sections, (key, models, _) = _walk(model, [part for part in place if isinstance(part, str)])
+    return models, [name for name, _, is_tag in sections if not is_tag], key
 
 
 def setting_at(model: type[BaseModel], place: Sequence[int | str]) -> str:
     """Returns a location of an error of pydantic as a person writes it: without the tags of unions."""
+    return ".".join(name for name, _, is_tag in _walk(model, place) if not is_tag)
+
+
+def _walk(model: type[BaseModel], place: Sequence[int | str]) -> Iterator[tuple[str, list[type[BaseModel]], bool]]:
+    """Yields each part of a location, the configs that may hold it, and whether it is the tag of one of them.
+
+    pydantic puts the tag of a union's member into the location.
+    """
     models = [model]
-    path: list[str] = []
     for part in map(str, place):
         tagged = [kind for kind in models if part in _tags(kind)]
-        if not tagged or any(part in kind.model_fields for kind in models):
-            path.append(part)
-        inner = [held for kind in models if part in kind.model_fields for held in models_of(kind, part)]
-        models = inner or tagged or models
-    return ".".join(path)
+        holding = [kind for kind in models if part in kind.model_fields]
+        yield part, models, bool(tagged) and not holding
+        models = [held for kind in holding for held in models_of(kind, part)] or tagged or models
 
 
 def setting_names(model: type[BaseModel]) -> Iterator[str]:

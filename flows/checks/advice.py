@@ -21,6 +21,7 @@ def advice(recipe: Recipe, last: int) -> list[str]:
         lines += cut_below_training(getattr(recipe, name).sampled, recipe.longest_sampling, f"{name}.sampled")
     if last:
         lines += [*_rates(recipe, last), *_temperatures(recipe), *_rewards(recipe), *_phases(recipe, last)]
+        lines += _orders(recipe)
     return lines
 
 
@@ -85,14 +86,19 @@ def _rewards(recipe: Recipe) -> list[str]:
 
 
 def _phases(recipe: Recipe, last: int) -> list[str]:
+    """Returns a warning if the last phase cannot begin; phases that end by a rule may be short."""
     begins = sum(phase.iterations or 0 for phase in recipe.phases[:-1])
-    lines = []
-    if recipe.phases and begins >= last:
-        name = recipe.phases[-1].name
-        lines.append(f"warning: phase {name!r} does not begin by iteration {last}: those before it take {begins}")
-    if any(part.sample.resample and isinstance(part.sample.order, Ascending) for part in recipe.parts):
-        lines.append(
-            "warning: sample.resample samples the first puzzles of each stride and the others only if these do not "
-            "suffice; with order.by = 'ascending' they are the same in every pass"
-        )
-    return lines
+    if not recipe.phases or begins < last:
+        return []
+    name = recipe.phases[-1].name
+    return [f"warning: phase {name!r} does not begin by iteration {last}: those before it take {begins}"]
+
+
+def _orders(recipe: Recipe) -> list[str]:
+    """Returns a warning if dynamic sampling takes the same puzzles in every pass."""
+    if not any(part.sample.resample and isinstance(part.sample.order, Ascending) for part in recipe.parts):
+        return []
+    return [
+        "warning: sample.resample samples the first puzzles of each stride and the others only if these do not "
+        "suffice; with order.by = 'ascending' they are the same in every pass"
+    ]

