@@ -154,7 +154,7 @@ def seconds_plot(iterations: Sequence[IterationFigures]) -> bytes:
         if height_N.sum() > worth_showing_s:
             edges = np.arange(len(numbers) + 1) + numbers.start - 0.5  # one shape a stage; a bar each takes seconds
             axes.stairs(bottom_N + height_N, edges, baseline=bottom_N, fill=True, color=colour, label=stage)
-        bottom_N += height_N
+        bottom_N = bottom_N + height_N  # not in place: the shape holds the array
     finish(axes, "seconds a stage", "iteration", legend_columns=3)
     return to_png(figure)
 
