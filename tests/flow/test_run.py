@@ -262,12 +262,13 @@ def test_checkpoints_are_evaluated_side_by_side_and_later_ones_are_added(
     assert "temperature: 1.0 -> 0.5" in other
 
 
-@pytest.mark.parametrize("command", ["show", "lineage"])
+@pytest.mark.parametrize("command", [("show", "tiny"), ("lineage", "tiny@2")], ids=["show", "lineage"])
 def test_a_finished_run_is_shown_in_80_columns(
-    story: dict[str, Any], command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    story: dict[str, Any], command: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Chance decides which checkpoint is promoted; that of iteration 0 has a lineage without the run."""
     monkeypatch.setenv("COLUMNS", "80")
-    assert run_command([command, "tiny", "--store", str(story["run"].store)]) == 0
+    assert run_command([*command, "--store", str(story["run"].store)]) == 0
     shown = capsys.readouterr().out
     assert "tiny" in shown
     assert [line for line in shown.splitlines() if len(line) > 80] == []
