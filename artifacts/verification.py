@@ -49,9 +49,13 @@ def noted(damaged: list[Damage] | None, file: str) -> Generator[None]:
         damaged.append(Damage(file, error.found, error.expected))
 
 
-def noted_strays(store: Store, prefix: str, damaged: list[Damage]) -> None:
-    """Adds an entry for each symbolic link, socket or file with an impossible name below a prefix."""
-    damaged += [Damage(stray.path, stray.what, "files of the store") for stray in store.strays(prefix)]
+def listed(store: Store, prefix: str, damaged: list[Damage] | None) -> list[str]:
+    """Returns the keys below a prefix; adds to `damaged` the links, sockets and files with impossible names there."""
+    if damaged is None:
+        return store.list(prefix)
+    keys, strays = store.list_with_strays(prefix)
+    damaged += [Damage(stray.path, stray.what, "files of the store") for stray in strays]
+    return keys
 
 
 def damage_error(store: Store, damaged: Sequence[Damage]) -> IntegrityError:
@@ -106,9 +110,8 @@ def verify(store: Store, progress: Callable[[int, int], None] | None = None) -> 
         StoreError: The store cannot be read.
     """
     # Keys that begin with a dot belong to Prefect's database, which may be beside a directory store.
-    keys = {key for key in store.list() if not key.startswith(".")}
     result = Verification()
-    noted_strays(store, "", result.damaged)
+    keys = {key for key in listed(store, "", result.damaged) if not key.startswith(".")}
     result.damaged = [damage for damage in result.damaged if not (damage.file.startswith(".") and "/" in damage.file)]
     listings = sorted(key for key in keys if key.endswith((f"/{MANIFEST_NAME}", f"/{SUMS_NAME}")))
     stated: dict[str, _Stated] = {}

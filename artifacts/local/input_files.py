@@ -87,7 +87,8 @@ def read_regular(path: Path | str, most_bytes: int = LARGEST_DOCUMENT, *, folder
     """Returns the content of a regular file; arguments and errors are those of `open_regular`."""
     with open_regular(path, most_bytes, folder=folder) as stream:
         size_bytes = os.fstat(stream.fileno()).st_size
-        return read_at_most(stream.read, most_bytes, max(size_bytes + 1, _STEP_BYTES))
+        # A larger buffer than the file needs costs more than to read it; files below /proc state a size of 0.
+        return read_at_most(stream.read, most_bytes, max(size_bytes + 1, _STEP_BYTES >> 4))
 
 
 def read_at_most(read: Callable[[int], bytes], most_bytes: int, step_bytes: int = _STEP_BYTES) -> bytes:

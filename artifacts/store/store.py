@@ -152,13 +152,19 @@ class Store:
         """
         return self._backend.size(check_key(key))
 
-    def strays(self, prefix: str = "") -> list[Stray]:
-        """Returns the entries at and below a prefix that have no key: links, sockets, impossible names."""
+    @doing("store")
+    def list_with_strays(self, prefix: str = "") -> tuple[list[str], list[Stray]]:
+        """Returns the keys as `list` does, and the entries that have no key: links, sockets, impossible names.
+
+        Args:
+            prefix: Whole segments of a key; empty for all keys.
+        """
         prefix = check_prefix(prefix)
+        found = self._backend.keys(prefix)
         # The empty objects by which consoles show a folder are none; that of the store itself has an empty key.
-        named = [key for key in self._backend.keys(prefix) if key and not is_key(key) and not key.endswith("/")]
+        named = [key for key in found if key and not is_key(key) and not key.endswith("/")]
         foreign = [Stray(shown(key), "a file whose name cannot be a key of a store") for key in named]
-        return sorted([*self._backend.strays(prefix), *foreign])
+        return [key for key in found if is_key(key)], sorted([*self._backend.strays(prefix), *foreign])
 
     def unfinished(self, prefix: str = "") -> list[Unfinished]:
         """Returns the writes at and below a prefix that have not ended: multipart uploads and temporary files.

@@ -3,16 +3,18 @@
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, TypeVar
 
 from artifacts.documents.run_files import read_recipe
 from artifacts.errors import BadInputError
+from artifacts.identity import sha256_json
 from artifacts.layout import RUNS, RunLayout, artifact_of, runs_in
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact, is_published
 from artifacts.refs import Critic, Kind, OptimizerState, PassRates, Puzzles, Report, Texts
 from artifacts.store.store import MissingKeyError, Store
-from artifacts.verification import Damage, noted, noted_strays
+from artifacts.verification import Damage, listed, noted
 from flows.config.recipe import Recipe
 from flows.config.settings import validate
 from flows.lookup.stages import KINDS, MEASURING, PARTS, REQUIRED, STATE
@@ -97,6 +99,8 @@ class RunRecord:
         first_critic: The pretrained critic; None without one.
         shorter: The puzzle set that is left without overlong prompts; None if the run has the whole set.
         ended: Whether a promoted checkpoint was measured on the test split, perhaps one before that of `promoted`.
+        keys: Digest of the run's keys in the store, without those of its report: another one if anything is published
+            or removed, since each artifact is published below a key of its own.
     """
 
     layout: RunLayout
@@ -110,6 +114,7 @@ class RunRecord:
     first_critic: Manifest | None = None
     shorter: Manifest | None = None
     ended: bool = False
+    keys: str = ""
 
     @property
     def graded_iterations(self) -> list[IterationRecord]:
@@ -186,9 +191,8 @@ def overview(store: Store, damaged: list[Damage] | None = None) -> list[RunOverv
     Raises:
         IntegrityError: A run is unreadable, and `damaged` is None.
     """
-    keys = store.list(RUNS)
+    keys = listed(store, RUNS, damaged)
     if damaged is not None:
-        noted_strays(store, RUNS, damaged)
         damaged += _not_runs(keys)
     artifacts: dict[str, list[str]] = {}
     for artifact in filter(None, map(artifact_of, keys)):
@@ -237,9 +241,8 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None, *, up_
         recipe = read_recipe(store, layout)
     except MissingKeyError as error:
         raise unknown_run(run, store) from error
-    keys = store.list(layout.root)
+    keys = listed(store, layout.root, damaged)
     if damaged is not None:
-        noted_strays(store, layout.root, damaged)
         damaged += _not_iterations(layout, keys)
     published = {artifact for key in keys if (artifact := artifact_of(key))}
     found = {number for key in published if (number := layout.iteration_of(key)) is not None}
@@ -275,7 +278,10 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None, *, up_
     pass_rates, critic = (first.get(key) for key in early)
     ordered = with_alarms(iterations, recipe)
     shorter = _shorter_set(store, iterations, recipe, damaged)
-    return RunRecord(layout, recipe, ordered, evaluations, promoted, suites, texts, pass_rates, critic, shorter, ended)
+    others = sha256_json([key for key in keys if not key.startswith(f"{layout.summary}/")])
+    return RunRecord(
+        layout, recipe, ordered, evaluations, promoted, suites, texts, pass_rates, critic, shorter, ended, others
+    )
 
 
 def _drop_stale(
@@ -390,8 +396,14 @@ def _manifests(
             return Artifact.at(store, keys[name], kinds[name]).manifest
         return None
 
-    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-        return {name: manifest for name, manifest in zip(keys, pool.map(read, keys), strict=True) if manifest}
+    # Threads hide the latency of a server; to hand a file to one takes longer than to read it from a folder.
+    manifests = map(read, keys) if store.local_path(RUNS) else _readers().map(read, keys)
+    return {name: manifest for name, manifest in zip(keys, manifests, strict=True) if manifest}
+
+
+@cache
+def _readers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_PARALLEL_READS, "read")
 
 
 def _not_runs(keys: Iterable[str]) -> list[Damage]:

@@ -12,13 +12,12 @@ from flows.lookup.history import (
     alarm_point,
     alarm_rule,
     alarms_of,
-    read_iteration,
     read_run,
 )
 from flows.orchestration.api_errors import API_ERRORS
 from flows.orchestration.reward_alarm import emit_reward_alarm
 from flows.report.figures import IterationFigures, iteration_figures
-from flows.report.html.run_report import store_report
+from flows.report.html.run_report import has_report, store_report
 from flows.report.metric_names import before_after_metrics, iteration_metrics
 from flows.report.prefect_pages.ui import show_in_prefect
 from flows.report.run_view import RunView
@@ -54,36 +53,44 @@ class ShownRun:
         self._tracked = -1
         self._slow_due_at = 0.0
 
-    def iteration_finished(self, n: int, *, executed: bool) -> str | None:
-        """Shows the run up to iteration `n`, and returns a warning if reward rises while held-out accuracy falls.
+    def iteration_finished(self, newest: IterationRecord, *, executed: bool) -> str | None:
+        """Shows the run up to an iteration, and returns a warning if reward rises while held-out accuracy falls.
 
         Args:
+            newest: The iteration, which has published all its artifacts.
             executed: Whether a stage of it was executed; otherwise Prefect's pages show it already.
         """
-        record = self._up_to(n)
+        record = self._up_to(newest)
         self._track(record)
         if executed:
             view = RunView(record, self.store, list(self._figures.values()))
             self._show_in_prefect(view, slow=time.monotonic() >= self._slow_due_at)
-            self._warn_of_slow_store(record, n)
+            self._warn_of_slow_store(record, newest.number)
         return self._warn(record, executed=executed)
 
-    def finished(self) -> str:
-        """Writes the report, shows the whole run with its test results, and returns the key of the report's page."""
-        view = RunView(read_run(self.store, self.layout.run), self.store)
-        page = store_report(view)
-        self._track(view.record)
-        self.tracker.conclude(before_after_metrics(view.record.evaluations))
-        self._show_in_prefect(view, slow=True)
-        return page
+    def finished(self) -> tuple[str, bool]:
+        """Shows the whole run with its test results, and last writes its report, unless that shows just this already.
 
-    def _up_to(self, n: int) -> RunRecord:
-        """Returns the run up to iteration `n`; reads that iteration again, because a refresh may have changed it.
+        Returns:
+            The key of the report's page, and whether an earlier command had written it.
+        """
+        record = read_run(self.store, self.layout.run)
+        self._track(record)
+        self.tracker.conclude(before_after_metrics(record.evaluations))
+        if has_report(record, self.store):
+            return self.layout.page, True
+        view = RunView(record, self.store)
+        self._show_in_prefect(view, slow=True)
+        return store_report(view), False
+
+    def _up_to(self, newest: IterationRecord) -> RunRecord:
+        """Returns the run up to an iteration, which replaces what is known of it: a refresh may have changed it.
 
         Of older iterations it has only what pages need: iteration 0, the promoted one, the newest `KEPT`, and of the
         others the decisions about the phase. It has neither suites nor results after training: both belong to a run
         that has ended, whose iterations are all read.
         """
+        n = newest.number
         if self._record is None:
             whole = read_run(self.store, self.layout.run, up_to=n)
             before = {when: manifest for when, manifest in whole.evaluations.items() if when != "after"}
@@ -91,7 +98,6 @@ class ShownRun:
             self._alarm_points = {item.number: alarm_point(item, record.recipe) for item in record.iterations}
             self._figures = {item.number: iteration_figures(item) for item in record.iterations}
         else:
-            newest = read_iteration(self.store, self.layout, n)
             self._alarm_points[n] = alarm_point(newest, self._record.recipe)
             windows = alarm_windows(self._alarm_points.values(), alarm_rule(self._record.recipe), newest=1)
             newest = replace(newest, alarm=windows.get(n))

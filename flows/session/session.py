@@ -13,6 +13,7 @@ from artifacts.reading import is_published
 from artifacts.refresh import Refresh, Refreshes
 from artifacts.refs import Checkpoint, K, Puzzles, Ref
 from flows.config.recipe import Recipe
+from flows.lookup.history import read_iteration
 from flows.orchestration.gpu_permit import GpuPermit
 from flows.session.calls import Stages, task_run_name
 from flows.session.views import ProgressView, RunPages
@@ -100,23 +101,24 @@ class Session(Stages):
     def iteration_finished(self, n: int) -> None:
         """Shows iteration `n`, which has published all its artifacts, in every view; removes old states and copies."""
         self.reached = n
+        record = read_iteration(self.ctx.store, self.layout, n)
         if self._old_states is not None:
             self._old_states.iteration_finished(n)
         self.ctx.remove_old_copies()
         executed = self.live.executed
-        self.live.iteration_finished(n)
-        if warning := self.shown.iteration_finished(n, executed=executed):
+        self.live.iteration_finished(record)
+        if warning := self.shown.iteration_finished(record, executed=executed):
             self.live.line(warning)
 
     def write_report(self) -> str:
-        """Writes the report, shows the finished run in Prefect and the tracker, and returns the key of the page."""
+        """Shows the finished run in Prefect and the tracker, writes its report, and returns the key of the page."""
         self.states.wait()
         if self._old_states is not None and self.reached > 0:
             self._old_states.iteration_finished(self.reached)
         started = time.perf_counter()
         self.live.stage_started("report")
-        page = self.shown.finished()
-        self.live.stage_finished("report", time.perf_counter() - started, reused=False)
+        page, reused = self.shown.finished()
+        self.live.stage_finished("report", time.perf_counter() - started, reused=reused)
         return page
 
     def address(self, key: str, kind: type[K], label: str = "") -> ArtifactAddress[K]:

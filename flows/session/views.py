@@ -9,6 +9,7 @@ from typing import Protocol
 from artifacts.layout import RunLayout
 from artifacts.store.store import Store
 from flows.config.recipe import Recipe
+from flows.lookup.history import IterationRecord
 
 
 class ProgressView(Protocol):
@@ -43,22 +44,27 @@ class ProgressView(Protocol):
         """Shows that a stage has published its artifact, or found it in the store (`reused`)."""
         ...
 
-    def iteration_finished(self, n: int) -> None:
-        """Shows that iteration `n` has published all its artifacts."""
+    def iteration_finished(self, newest: IterationRecord) -> None:
+        """Shows the figures of an iteration that has published all its artifacts."""
         ...
 
 
 class RunPages(Protocol):
     """Stored views of a run: Prefect's pages, the tracker and the report (see `flows.report.shown_run.ShownRun`)."""
 
-    def iteration_finished(self, n: int, *, executed: bool) -> str | None:
-        """Shows the run up to iteration `n`, and returns a warning to show, if there is one.
+    def iteration_finished(self, newest: IterationRecord, *, executed: bool) -> str | None:
+        """Shows the run up to its newest iteration, and returns a warning to show, if there is one.
 
         Args:
+            newest: That iteration, which has published all its artifacts.
             executed: Whether a stage of it was executed; if not, an earlier command has shown the iteration.
         """
         ...
 
-    def finished(self) -> str:
-        """Writes the report, shows the whole run, and returns the key of the report's page."""
+    def finished(self) -> tuple[str, bool]:
+        """Shows the whole run and writes its report, unless the store's report shows just that.
+
+        Returns:
+            The key of the report's page, and whether an earlier command had written it.
+        """
         ...

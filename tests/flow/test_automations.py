@@ -13,6 +13,7 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.events.worker import EventsWorker
 
 from artifacts.store.store import Store
+from flows.lookup.history import read_iteration
 from flows.orchestration.flow_runs import this_flow_run
 from flows.orchestration.installation import POOL, make_pool, make_zombie_automations
 from flows.orchestration.reward_alarm import AUTOMATION, make_alarm_automation
@@ -142,7 +143,7 @@ def test_an_automation_cancels_a_run_on_its_alarm_once_it_is_enabled(server: Ser
             EventsWorker.instance().wait_until_empty()
             assert state(run) == "RUNNING"
             shown = ShownRun(layout, store, NO_TRACKER, logging.getLogger("alarm"))
-            shown.iteration_finished(4, executed=executed)
+            shown.iteration_finished(read_iteration(store, layout, 4), executed=executed)
         EventsWorker.instance().wait_until_empty()
         wait_until(lambda: state(run) == "CANCELLING", 400, lambda: state(run))
         return run

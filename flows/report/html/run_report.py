@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from artifacts.documents.checksums import write_files
+from artifacts.documents.checksums import SUMS_NAME, write_files
+from artifacts.identity import sha256_json
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord
 from flows.lookup.preparation import preparation_lines
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
     from flows.report.run_view import RunView
 
 PAGE = "report.html"
+_SHOWN = "shown.sha256"
+"""The file of a report with the digest of what it shows."""
 _COMPLETION_CHARACTERS, _ANSWER_CHARACTERS = 20_000, 200
 """Maximum numbers of characters that the page shows; a note replaces the middle of longer texts."""
 
@@ -62,8 +66,25 @@ def store_report(view: "RunView") -> str:
     Raises:
         IntegrityError: A file that the report shows is damaged.
     """
-    write_files(view.store, view.record.layout.summary, report_files(view))
+    files = {**report_files(view), _SHOWN: _digest(view.record).encode()}
+    write_files(view.store, view.record.layout.summary, files)
     return view.record.layout.page
+
+
+def has_report(record: RunRecord, store: Store) -> bool:
+    """Returns whether the store has the run's report whole, and it shows what the record has.
+
+    To draw the pictures again would keep those waiting who only repeat the command of a run that has ended.
+    """
+    folder = record.layout.summary
+    files = (f"{folder}/{name}" for name in (SUMS_NAME, PAGE, _SHOWN))
+    return all(map(store.exists, files)) and store.read_bytes(f"{folder}/{_SHOWN}") == _digest(record).encode()
+
+
+def _digest(record: RunRecord) -> str:
+    """Returns a digest of what a report shows: of the run's artifacts, its recipe and the code that draws."""
+    promoted = record.promoted and record.promoted.as_json()
+    return sha256_json([version("deerstalker"), record.keys, record.recipe, promoted])
 
 
 def report_files(view: "RunView") -> dict[str, bytes]:

@@ -11,7 +11,7 @@ from rich.console import Console
 from artifacts.layout import RunLayout
 from artifacts.store.store import Store
 from flows.config.recipe import Recipe
-from flows.lookup.history import read_iteration
+from flows.lookup.history import IterationRecord
 from flows.report.figures import IterationFigures, iteration_figures, measured, terminal_columns
 from flows.report.metrics import Metric, text
 from flows.report.text.visible import one_line
@@ -73,12 +73,9 @@ class LiveView:
         self._executed |= not reused
         self.line(f"{name:<24} " + ("cached" if reused else f"{seconds:8.1f} s"))
 
-    def iteration_finished(self, n: int) -> None:
-        """Shows the figures of iteration `n`, which has published all its artifacts."""
-        assert self._run is not None
-        store, layout, _ = self._run
-        figures = iteration_figures(read_iteration(store, layout, n))
-        self.show_row(figures, "" if self._executed else "  cached")
+    def iteration_finished(self, newest: IterationRecord) -> None:
+        """Shows the figures of an iteration that has published all its artifacts."""
+        self.show_row(iteration_figures(newest), "" if self._executed else "  cached")
         self._executed = False
 
     def show_row(self, figures: IterationFigures, suffix: str) -> None:

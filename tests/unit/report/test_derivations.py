@@ -19,7 +19,7 @@ from flows.cli.console.options import Stored
 from flows.cli.console.output import show_run
 from flows.cli.console.terminal import Terminal
 from flows.config.recipe import Recipe
-from flows.lookup.history import RunRecord, read_run
+from flows.lookup.history import RunRecord, read_iteration, read_run
 from flows.report.before_after import find_before_after
 from flows.report.derivation import Derivation, StatementLine, read_derivation, step_line, text_pieces
 from flows.report.figures import iteration_figures
@@ -234,7 +234,7 @@ def test_curves_of_statements_are_in_every_view(
     view = LiveView()
     view.run_opened(store, layout, Recipe.model_validate(record.recipe))
     for n in range(2):
-        view.iteration_finished(n)
+        view.iteration_finished(read_iteration(store, layout, n))
     header, *rows = capsys.readouterr().err.splitlines()[-3:]
     assert "contradicted" in header and f" {facts[1]['contradicted']:.1f} " in rows[1]
 

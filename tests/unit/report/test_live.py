@@ -20,9 +20,9 @@ def test_plain_view_writes_a_line_a_stage_and_a_row_an_iteration(
     view.stage_started("sample-0001")
     view.progress("sample 1", 1, 6, {"tokens_per_s": 100.0})
     view.stage_finished("sample-0001", 12.34, reused=False)
-    view.iteration_finished(1)
+    view.iteration_finished(read_iteration(store, layout, 1))
     view.stage_finished("sample-0002", 0.0, reused=True)
-    view.iteration_finished(2)
+    view.iteration_finished(read_iteration(store, layout, 2))
     view.close()
     view.close()
     captured = capsys.readouterr()
@@ -54,7 +54,7 @@ def test_iteration_0_has_a_row_of_what_was_measured(
     store, layout = made
     view = LiveView()
     view.run_opened(store, layout, Recipe.model_validate(read_run(store, "made").recipe))
-    view.iteration_finished(0)
+    view.iteration_finished(read_iteration(store, layout, 0))
     header, row = capsys.readouterr().err.splitlines()[-2:]
     assert header == table_header(terminal_columns([]))
     assert row.split()[:3] == ["0*", "-", "-"]
@@ -95,7 +95,7 @@ def test_terminal_view_gives_the_terminal_back(
         view.progress("finetune 1", 1, 4, {"loss": 0.5})
         assert any("finetune-0001" in line.plain for line in _texts(view))
         view.stage_finished("finetune-0001", 1.0, reused=False)
-        view.iteration_finished(1)
+        view.iteration_finished(read_iteration(store, layout, 1))
     captured = capsys.readouterr()
     assert captured.out == ""
     assert table_header(terminal_columns([]))[:60] in captured.err

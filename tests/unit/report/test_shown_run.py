@@ -11,7 +11,7 @@ import pytest
 from artifacts.layout import RunLayout
 from artifacts.manifest import Manifest
 from artifacts.store.store import Store
-from flows.lookup.history import read_run
+from flows.lookup.history import read_iteration, read_run
 from flows.report import shown_run
 from flows.report.figures import iteration_figures
 from flows.report.prefect_pages.ui import TABLE_ROWS, show_in_prefect
@@ -50,7 +50,7 @@ def test_it_keeps_the_newest_manifests_and_shows_all_iterations(
     record, before = read_run(store, layout.run), manifests()
     one = max(len(item.manifests) for item in record.iterations) + 1  # and that of the optimizer state
     for n in range(ITERATIONS + 1):
-        shown.iteration_finished(n, executed=True)
+        shown.iteration_finished(read_iteration(store, layout, n), executed=True)
         rows = json.loads(prefect_pages["made-iterations"]["data"])
         assert [row["iteration"] for row in rows] == list(range(n + 1))
         assert f"{n} of {ITERATIONS} iterations." in prefect_pages["made-summary"]["data"]
@@ -64,10 +64,10 @@ def test_the_summary_names_the_iteration_that_is_promoted_by_now(
     store, layout = made
     promoted = store.read_bytes(layout.promoted)
     store.delete(layout.promoted)
-    shown.iteration_finished(0, executed=True)
+    shown.iteration_finished(read_iteration(store, layout, 0), executed=True)
     assert "Promoted:" not in prefect_pages["made-summary"]["data"]
     store.write_bytes(layout.promoted, promoted)
-    shown.iteration_finished(1, executed=True)
+    shown.iteration_finished(read_iteration(store, layout, 1), executed=True)
     assert f"Promoted: iteration {ITERATIONS}," in prefect_pages["made-summary"]["data"]
 
 

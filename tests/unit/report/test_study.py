@@ -15,7 +15,7 @@ from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.schemas import PUZZLES, RESULTS
 from artifacts.store.store import Store
-from flows.lookup.history import read_run, with_alarms
+from flows.lookup.history import read_iteration, read_run, with_alarms
 from flows.report.figures import iteration_figures, page_columns
 from flows.report.html.run_report import PAGE as REPORT
 from flows.report.html.run_report import report_files
@@ -264,7 +264,7 @@ def test_the_alarm_is_said_while_it_lasts() -> None:
     store = Store.open("memory://alarm")
     layout = make_alarm_run(store)
     shown = ShownRun(layout, store, NO_TRACKER, logging.getLogger("study"))
-    said = [shown.iteration_finished(n, executed=False) for n in range(5)]
+    said = [shown.iteration_finished(read_iteration(store, layout, n), executed=False) for n in range(5)]
     assert said[:4] == [None] * 4
     assert str(said[4]).startswith("alarm: reward rises while held-out accuracy falls: over iterations 1 to 4")
 

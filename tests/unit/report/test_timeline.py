@@ -190,13 +190,12 @@ def test_a_slow_store_is_said_once(
         "name a faster one with --store (`deerstalker doctor` measures it)"
     )
     monkeypatch.setattr("flows.report.shown_run.read_run", lambda *_, **__: run)
-    monkeypatch.setattr("flows.report.shown_run.read_iteration", lambda *_: run.iterations[1])
     monkeypatch.setattr("flows.report.shown_run.show_in_prefect", lambda *_, **__: None)
     shown = ShownRun(layout, store, NO_TRACKER, logging.getLogger("timeline"))
-    shown.iteration_finished(1, executed=False)
+    shown.iteration_finished(run.iterations[1], executed=False)
     assert not caplog.messages, "nothing was executed"
     for _ in range(2):
-        shown.iteration_finished(1, executed=True)
+        shown.iteration_finished(run.iterations[1], executed=True)
     assert caplog.messages == [warned]
     assert f"Warning: {warned}" in report_files(RunView(run, store))[PAGE].decode()
 
