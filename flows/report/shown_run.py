@@ -74,12 +74,11 @@ class ShownRun:
         Returns:
             The key of the report's page, and whether an earlier command had written it.
         """
-        record = read_run(self.store, self.layout.run)
-        self._track(record)
-        self.tracker.conclude(before_after_metrics(record.evaluations))
-        if has_report(record, self.store):
+        ended = read_run(self.store, self.layout.run, up_to=0)
+        self.tracker.conclude(before_after_metrics(ended.evaluations))
+        if has_report(ended, self.store):
             return self.layout.page, True
-        view = RunView(record, self.store)
+        view = RunView(read_run(self.store, self.layout.run), self.store)
         self._show_in_prefect(view, slow=True)
         return store_report(view), False
 

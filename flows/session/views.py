@@ -4,12 +4,14 @@ The main path uses these protocols only; `flows.opening` attaches the views of `
 """
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from artifacts.layout import RunLayout
 from artifacts.store.store import Store
 from flows.config.recipe import Recipe
-from flows.lookup.history import IterationRecord
+
+if TYPE_CHECKING:
+    from flows.lookup.history import IterationRecord
 
 
 class ProgressView(Protocol):
@@ -44,7 +46,7 @@ class ProgressView(Protocol):
         """Shows that a stage has published its artifact, or found it in the store (`reused`)."""
         ...
 
-    def iteration_finished(self, newest: IterationRecord) -> None:
+    def iteration_finished(self, newest: "IterationRecord") -> None:
         """Shows the figures of an iteration that has published all its artifacts."""
         ...
 
@@ -52,7 +54,7 @@ class ProgressView(Protocol):
 class RunPages(Protocol):
     """Stored views of a run: Prefect's pages, the tracker and the report (see `flows.report.shown_run.ShownRun`)."""
 
-    def iteration_finished(self, newest: IterationRecord, *, executed: bool) -> str | None:
+    def iteration_finished(self, newest: "IterationRecord", *, executed: bool) -> str | None:
         """Shows the run up to its newest iteration, and returns a warning to show, if there is one.
 
         Args:

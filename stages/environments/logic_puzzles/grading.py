@@ -150,7 +150,7 @@ def plain(text: str) -> str:
     return _CLOCK.sub(lambda m: f"{m.group(1):0>2}:{m.group(2)} {m.group(3)}m", words)
 
 
-@lru_cache(maxsize=1 << 16)  # most completions of a group have the same answers
+@lru_cache(maxsize=1 << 12)  # most completions of a group have the same answers
 def _strict(segment: str | None, right: str, values: tuple[str, ...]) -> Parsed:
     if segment is None:
         return Parsed(None, None, False, "missing")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from artifacts.documents.run_files import read_recipe, recipe_bytes
 from artifacts.layout import RunLayout
 from artifacts.manifest import Manifest
 from artifacts.store.store import Store
@@ -81,3 +82,34 @@ def test_tables_in_prefect_do_not_grow_with_a_run(made: tuple[Store, RunLayout],
         table = prefect_pages[f"made-{name}"]
         assert [row["iteration"] for row in json.loads(table["data"])] == list(range(7, TABLE_ROWS + 7))
         assert table["description"].endswith("; the report has the 7 before them")
+
+
+def test_the_report_of_a_finished_run_is_written_again_only_if_it_would_differ(
+    made: tuple[Store, RunLayout], shown: ShownRun, prefect_pages: Pages
+) -> None:
+    store, layout = made
+    picture = f"{layout.summary}/accuracy.png"
+
+    def written() -> bool:
+        store.write_bytes(picture, b"left alone")
+        prefect_pages.clear()
+        page, reused = shown.finished()
+        assert page == layout.page and store.exists(page)
+        assert reused == (store.read_bytes(picture) == b"left alone") == (not prefect_pages)
+        return not reused
+
+    assert written(), "there was none"
+    assert not written()
+    store.write_bytes(f"{layout.iteration(1, 'checkpoint')}/added", b"")
+    assert written(), "something was published"
+    assert not written()
+    store.delete(layout.page)
+    assert written(), "the page was deleted"
+    store.write_bytes(f"{layout.summary}/shown.sha256", b"\xff")
+    assert written(), "the digest was damaged"
+    recipe = {**read_recipe(store, layout), "title": "Another title"}
+    store.write_bytes(layout.recipe, recipe_bytes(recipe))
+    assert written(), "the recipe was changed"
+    assert not written()
+    store.delete(f"{layout.summary}/SHA256SUMS")
+    assert written(), "a command was killed while it wrote the files"

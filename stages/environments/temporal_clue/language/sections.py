@@ -43,7 +43,7 @@ class Sections:
     form: tuple[tuple[str, str], ...]
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def cut(prompt: str) -> Sections:
     """Returns the parts of a prompt.
 
