@@ -111,11 +111,6 @@ def is_run_name(name: str) -> bool:
     return bool(_NAME.fullmatch(name))
 
 
-def runs_in(keys: Iterable[str]) -> list[str]:
-    """Returns the names of the runs whose frozen recipe is among the keys, sorted."""
-    return sorted(name for key in keys if _RECIPE.fullmatch(key) and is_run_name(name := key.split("/")[1]))
-
-
 def probe_key(mark: str) -> str:
     """Returns the key of an object that `deerstalker doctor` writes and removes again; `mark` makes it unique."""
     return f"doctor/{mark}"

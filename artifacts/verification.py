@@ -1,6 +1,6 @@
 """Verifies a store: hashes every file again, which finds every flipped bit."""
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from artifacts.errors import BadInputError, IntegrityError
 from artifacts.layout import MANIFEST_NAME, is_sealed
 from artifacts.local.input_files import LARGEST_DOCUMENT, LARGEST_TABLE
 from artifacts.manifest import Manifest
-from artifacts.store.keys import shown
+from artifacts.store.keys import Stray, shown
 from artifacts.store.store import LeadsOutError, MissingKeyError, Store
 
 _PARALLEL_READS = 4
@@ -54,8 +54,13 @@ def listed(store: Store, prefix: str, damaged: list[Damage] | None) -> list[str]
     if damaged is None:
         return store.list(prefix)
     keys, strays = store.list_with_strays(prefix)
-    damaged += [Damage(stray.path, stray.what, "files of the store") for stray in strays]
+    damaged += stray_damages(strays)
     return keys
+
+
+def stray_damages(strays: Iterable[Stray]) -> list[Damage]:
+    """Returns an entry for each link, socket and file with an impossible name."""
+    return [Damage(stray.path, stray.what, "files of the store") for stray in strays]
 
 
 def damage_error(store: Store, damaged: Sequence[Damage]) -> IntegrityError:

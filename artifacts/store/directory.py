@@ -110,8 +110,7 @@ class DirectoryBackend:
 
     def keys(self, prefix: str) -> list[str]:
         with self._failures(prefix or self.url):
-            if not self._usable():
-                raise FileNotFoundError(errno.ENOENT, "the store's folder is gone")
+            self._check_usable()
             if prefix and self._path(prefix).is_file():
                 return [prefix]
             return sorted(self.walk(prefix))
@@ -127,6 +126,16 @@ class DirectoryBackend:
             files = (_Kind.FILE, _Kind.UNFINISHED)
             strays = [(key, kind) for key, kind in _below(self._root, prefix) if kind not in files]
             return [Stray(shown(key), self._described(key, kind)) for key, kind in strays]
+
+    def folders(self, prefix: str) -> tuple[list[str], list[Stray]]:
+        with self._failures(prefix or self.url):
+            self._check_usable()
+            if prefix:
+                self._path(prefix)
+            entries = list(_entries(self._root, prefix))
+        names = sorted(key.rpartition("/")[2] for key, kind in entries if kind is _Kind.FOLDER)
+        strays = [(key, kind) for key, kind in entries if kind in (_Kind.LINK, _Kind.OTHER)]
+        return names, [Stray(shown(key), self._described(key, kind)) for key, kind in strays]
 
     def remove(self, keys: list[str]) -> None:
         folders: set[str] = set()
@@ -190,6 +199,10 @@ class DirectoryBackend:
             self._never_existed = False
             return True
         return never_existed
+
+    def _check_usable(self) -> None:
+        if not self._usable():
+            raise FileNotFoundError(errno.ENOENT, "the store's folder is gone")
 
     def _path(self, key: str) -> Path:
         """Returns the path of a key.
@@ -299,6 +312,7 @@ def _translated(error: OSError, place: str) -> Exception:
 
 class _Kind(Enum):
     FILE = "a file"
+    FOLDER = "a folder"
     UNFINISHED = "an unfinished file"
     LINK = "a symbolic link"
     OTHER = "neither a file nor a folder"
@@ -309,7 +323,16 @@ _OF_OTHERS = (".prefect", "lost+found")
 
 
 def _below(root: Path, prefix: str) -> Iterator[tuple[str, _Kind]]:
-    """Yields the path from the root and the kind of each non-folder below a prefix.
+    """Yields the path from the root and the kind of each non-folder below a prefix."""
+    for key, kind in _entries(root, prefix):
+        if kind is _Kind.FOLDER:
+            yield from _below(root, key)
+        else:
+            yield key, kind
+
+
+def _entries(root: Path, prefix: str) -> Iterator[tuple[str, _Kind]]:
+    """Yields the path from the root and the kind of each entry of a folder.
 
     Links are not followed. Of the folders in `_OF_OTHERS`, those that may not be read are left out.
     """
@@ -326,7 +349,7 @@ def _below(root: Path, prefix: str) -> Iterator[tuple[str, _Kind]]:
         if entry.is_symlink():
             yield key, _Kind.LINK
         elif entry.is_dir(follow_symlinks=False):
-            yield from _below(root, key)
+            yield key, _Kind.FOLDER
         elif not entry.is_file(follow_symlinks=False):
             yield key, _Kind.OTHER
         else:

@@ -84,10 +84,18 @@ class S3Backend:
         return sorted(keys)
 
     def walk(self, prefix: str) -> Iterator[str]:
+        yield from self._below(prefix)
+
+    def folders(self, prefix: str) -> tuple[list[str], list[Stray]]:
+        names = (key.removesuffix("/").rpartition("/")[2] for key in self._below(prefix, "/"))
+        return sorted(filter(None, names)), []
+
+    def _below(self, prefix: str, delimiter: str = "") -> Iterator[str]:
+        """Yields the keys below a prefix; with a delimiter, their beginnings that end with the first one."""
         below = f"{prefix}/" if prefix else ""
         token: str | None = None
         while True:
-            request = partial(self._s3.page, below, self._options.listing_page_keys, token)
+            request = partial(self._s3.page, below, self._options.listing_page_keys, token, delimiter)
             page, token = self._s3.retried(request, prefix)
             yield from page
             if token is None:

@@ -151,16 +151,23 @@ class S3Requests:
             raise
         return True
 
-    def page(self, prefix: str, limit: int, token: str | None = None) -> tuple[list[str], str | None]:
-        """Returns up to `limit` keys that begin with `prefix`, and the token for the next page if there is one."""
+    def page(
+        self, prefix: str, limit: int, token: str | None = None, delimiter: str = ""
+    ) -> tuple[list[str], str | None]:
+        """Returns up to `limit` keys that begin with `prefix`, and the token for the next page if there is one.
+
+        With a delimiter, it returns the different beginnings of these keys up to the first delimiter after the prefix.
+        """
         more: dict[str, Any] = {"ContinuationToken": token} if token else {}
+        more |= {"Delimiter": delimiter} if delimiter else {}
         page = self.call("list_objects_v2", Prefix=self.prefix + prefix, MaxKeys=limit, **more)
         if page.get("Name") != self.bucket:
             raise StoreError(self.url, "a response that does not list it", "an S3 endpoint", "check its address")
         next_token = page.get("NextContinuationToken") if page.get("IsTruncated") else None
         if page.get("IsTruncated") and not next_token and limit > 1:
             raise StoreError(self.url, "an incomplete listing without a token for the rest", "", "check the endpoint")
-        return [str(entry["Key"])[len(self.prefix) :] for entry in page.get("Contents", [])], next_token
+        found, name = ("CommonPrefixes", "Prefix") if delimiter else ("Contents", "Key")
+        return [str(entry[name])[len(self.prefix) :] for entry in page.get(found, [])], next_token
 
     def delete(self, keys: list[str]) -> None:
         """Deletes up to 1,000 objects; absent ones count as deleted."""

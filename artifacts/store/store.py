@@ -179,6 +179,14 @@ class Store:
         self._backend.remove_unfinished(write)
 
     @doing("store")
+    def folders(self, prefix: str) -> tuple[list[str], list[Stray]]:
+        """Returns the names of the folders directly below a prefix, sorted, and the links and sockets beside them.
+
+        It takes no longer if more is in the folders; `list` of S3 takes a request for each 1,000 keys.
+        """
+        return self._backend.folders(check_prefix(prefix))
+
+    @doing("store")
     def list(self, prefix: str = "") -> list[str]:
         """Returns the full keys at and below a prefix, sorted, without strays and targets of symbolic links.
 

@@ -9,12 +9,13 @@ from typing import Any, TypeVar
 from artifacts.documents.run_files import read_recipe
 from artifacts.errors import BadInputError
 from artifacts.identity import sha256_json
-from artifacts.layout import RUNS, RunLayout, artifact_of, runs_in
+from artifacts.layout import RUNS, RunLayout, artifact_of, is_run_name
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact, is_published
 from artifacts.refs import Critic, Kind, OptimizerState, PassRates, Puzzles, Report, Texts
+from artifacts.store.keys import shown
 from artifacts.store.store import MissingKeyError, Store
-from artifacts.verification import Damage, listed, noted
+from artifacts.verification import Damage, listed, noted, stray_damages
 from flows.config.recipe import Recipe
 from flows.config.settings import validate
 from flows.lookup.stages import KINDS, MEASURING, PARTS, REQUIRED, STATE
@@ -179,43 +180,54 @@ class RunOverview:
 
 def run_names(store: Store) -> list[str]:
     """Returns the names of a store's runs, sorted."""
-    return runs_in(store.list(RUNS))
+    names = [name for name in store.folders(RUNS)[0] if is_run_name(name)]
+    begun = _readers().map(store.exists, [RunLayout(name).recipe for name in names])
+    return [name for name, has_recipe in zip(names, begun, strict=True) if has_recipe]
 
 
 def overview(store: Store, damaged: list[Damage] | None = None) -> list[RunOverview]:
-    """Returns an overview of each run; reads one listing of the store and two small files for each run.
+    """Returns an overview of each run; the time for one does not depend on what its iterations have published.
 
     Args:
-        damaged: A list to which unreadable runs, and objects that belong to no run, are added.
+        damaged: A list to which unreadable runs, and folders that are no runs, are added.
 
     Raises:
         IntegrityError: A run is unreadable, and `damaged` is None.
     """
-    keys = listed(store, RUNS, damaged)
-    if damaged is not None:
-        damaged += _not_runs(keys)
-    artifacts: dict[str, list[str]] = {}
-    for artifact in filter(None, map(artifact_of, keys)):
-        artifacts.setdefault(artifact.split("/")[1], []).append(artifact)
-    layouts = [RunLayout(run) for run in runs_in(keys)]
-    found: list[list[Damage] | None] = [None if damaged is None else [] for _ in layouts]
+    names, strays = store.folders(RUNS)
+    found: list[list[Damage] | None] = [None if damaged is None else [] for _ in names]
 
-    def read(layout: RunLayout, unreadable: list[Damage] | None) -> RunOverview | None:
+    def read(name: str, unreadable: list[Damage] | None) -> RunOverview | None:
         run = None
+        layout = RunLayout(name) if is_run_name(name) else None
+        if layout is None or not store.exists(layout.recipe):
+            if unreadable is not None and not name.startswith("."):
+                unreadable.append(
+                    Damage(f"{RUNS}/{shown(name)}", "a folder without a recipe, or of no run's name", "a run")
+                )
+            return None
         with noted(unreadable, layout.recipe):
             recipe = read_recipe(store, layout)
-            parts = map(layout.part_of, artifacts.get(layout.run, ()))
-            done = sum(part is not None and part[0] > 0 and part[1] == PARTS["promote"] for part in parts)
-            run = RunOverview(layout.run, recipe["title"], recipe["iterations"], done)
+            run = RunOverview(layout.run, recipe["title"], recipe["iterations"], _iterations_done(store, layout))
             with noted(unreadable, layout.promoted):
                 run = replace(run, promoted=read_promoted(store, layout.promoted))
         return run
 
     with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-        runs = [run for run in pool.map(read, layouts, found) if run is not None]
+        runs = [run for run in pool.map(read, names, found) if run is not None]
     if damaged is not None:
+        damaged += stray_damages(strays)
         damaged += [damage for of_run in found for damage in of_run or ()]
     return runs
+
+
+def _iterations_done(store: Store, layout: RunLayout) -> int:
+    """Returns the number of iterations of GRPO up to the newest one that has a decision."""
+    folders = store.folders(layout.iterations)[0]
+    numbers = sorted(filter(None, (layout.iteration_of(f"{layout.iterations}/{name}/") for name in folders)))
+    while numbers and not is_published(store, layout.iteration(numbers[-1], PARTS["promote"])):
+        numbers.pop()
+    return len(numbers)
 
 
 def unknown_run(run: str, store: Store) -> BadInputError:
@@ -404,13 +416,6 @@ def _manifests(
 @cache
 def _readers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_PARALLEL_READS, "read")
-
-
-def _not_runs(keys: Iterable[str]) -> list[Damage]:
-    """Returns the folders beside the runs that are not runs; hidden ones are ignored."""
-    folders = {key.split("/")[1] for key in keys if key.count("/") > 1}
-    strays = sorted(name for name in folders.difference(runs_in(keys)) if not name.startswith("."))
-    return [Damage(f"{RUNS}/{name}", "a folder without a recipe, or of no run's name", "a run") for name in strays]
 
 
 def _not_iterations(layout: RunLayout, keys: Iterable[str]) -> list[Damage]:

@@ -80,6 +80,15 @@ def test_list_is_sorted_recursive_and_of_whole_segments(store: Store) -> None:
     assert store.list("b/deep/e") == store.list("zzz") == store.list("a/below") == []
 
 
+def test_folders_are_those_directly_below(store: Store) -> None:
+    for key in ("a/file", "a/10/x", "a/10/y", "a/9/deep/er/x", "a/.hidden/x", "ab/c/x"):
+        store.write_bytes(key, b"")
+    assert store.folders("a") == store.folders("a/") == ([".hidden", "10", "9"], [])
+    assert store.folders("") == (["a", "ab"], [])
+    for prefix in ("a/file", "a/1", "nothing"):
+        assert store.folders(prefix) == ([], [])
+
+
 def test_list_does_not_show_a_key_after_its_deletion(store: Store) -> None:
     assert store.list("x") == []
     store.write_bytes("x/y", b"")

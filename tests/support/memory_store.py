@@ -53,6 +53,11 @@ class MemoryBackend:
     def strays(self, prefix: str) -> list[Stray]:
         return []
 
+    def folders(self, prefix: str) -> tuple[list[str], list[Stray]]:
+        below = f"{prefix}/" if prefix else ""
+        rests = (key[len(below) :].partition("/") for key in self.keys(prefix) if key != prefix)
+        return sorted({name for name, slash, _ in rests if slash}), []
+
     def remove(self, keys: list[str]) -> None:
         with _LOCK:
             for key in keys:

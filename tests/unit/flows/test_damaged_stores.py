@@ -11,11 +11,9 @@ import pytest
 from artifacts.errors import BadInputError, IntegrityError
 from artifacts.layout import RunLayout
 from artifacts.store.store import Store
-from artifacts.verification import Damage
 from flows.cli.app import run_command
 from flows.lookup.history import last_iteration, overview, read_run
 from tests.support.made_run import make_run, warm_start_key
-from tests.support.memory_store import MemoryBackend
 from tests.support.tiers import long_except
 
 DAMAGE = {
@@ -124,14 +122,15 @@ def test_the_manifest_of_another_artifact_is_no_manifest(folder: Path, run: Run)
 def test_folders_of_others_are_named_and_left_alone(folder: Path, run: Run) -> None:
     foreign = {
         "runs/notes": "runs/notes/todo.txt",
-        "runs/two words/recipe.json": "runs/two words/recipe.json",
+        "runs/two words": "runs/two words/recipe.json",
+        "runs/two\\nlines": "runs/two\nlines/recipe.json",
         f"runs/{'long' * 20}": f"runs/{'long' * 20}/recipe.json",
     }
     for file in (*foreign.values(), "runs/README.txt", "runs/.hidden/x"):
         (folder / file).parent.mkdir(exist_ok=True)
         (folder / file).write_text("{}")
     (folder / "runs/link").symlink_to("/etc")
-    document = json.loads(_one_line(run("runs", "--json"), "3 more"))
+    document = json.loads(_one_line(run("runs", "--json"), "4 more"))
     assert {item["run"] for item in document["runs"]} == {"made", "other"}
     assert {item["file"] for item in document["damaged"]} == {*foreign, "runs/link"}
     for command in (["show", "made"], ["prune", "made"], ["lineage", "made"]):
@@ -266,18 +265,3 @@ def test_what_needs_runs_makes_no_store(command: list[str], tmp_path: Path, caps
     assert run_command([*command, "--store", str(tmp_path / "typo")]) == 2
     assert "typo: no such folder; expected an existing store" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("look", [overview, lambda store, damaged: read_run(store, "made", damaged)])
-def test_a_store_is_listed_once(look: Callable[[Store, list[Damage]], object], monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store.open("memory://listed")
-    make_run(store, iterations=1)
-    listed, keys = [], MemoryBackend.keys
-
-    def counted(backend: MemoryBackend, prefix: str) -> list[str]:
-        listed.append(prefix)
-        return keys(backend, prefix)
-
-    monkeypatch.setattr(MemoryBackend, "keys", counted)
-    look(store, [])
-    assert len(listed) == 1, "a listing of S3 takes a request a thousand keys"
