@@ -33,6 +33,8 @@ PLAIN_OR_GZIP = {"Accept-Encoding": "gzip"}
 """Header of a request whose response `check_coding` accepts."""
 
 _STEP_BYTES = 1 << 20
+_LEAST_STEP_BYTES = 1 << 16
+"""For files below /proc, which state a size of 0. To make a much larger buffer takes longer than to fill it."""
 _OPENING = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _KINDS = {
     stat.S_IFIFO: "a pipe",
@@ -87,8 +89,7 @@ def read_regular(path: Path | str, most_bytes: int = LARGEST_DOCUMENT, *, folder
     """Returns the content of a regular file; arguments and errors are those of `open_regular`."""
     with open_regular(path, most_bytes, folder=folder) as stream:
         size_bytes = os.fstat(stream.fileno()).st_size
-        # A larger buffer than the file needs costs more than to read it; files below /proc state a size of 0.
-        return read_at_most(stream.read, most_bytes, max(size_bytes + 1, _STEP_BYTES >> 4))
+        return read_at_most(stream.read, most_bytes, max(size_bytes + 1, _LEAST_STEP_BYTES))
 
 
 def read_at_most(read: Callable[[int], bytes], most_bytes: int, step_bytes: int = _STEP_BYTES) -> bytes:

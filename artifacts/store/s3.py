@@ -84,7 +84,7 @@ class S3Backend:
         return sorted(keys)
 
     def walk(self, prefix: str) -> Iterator[str]:
-        yield from self._below(prefix)
+        return self._below(prefix)
 
     def folders(self, prefix: str) -> tuple[list[str], list[Stray]]:
         names = (key.removesuffix("/").rpartition("/")[2] for key in self._below(prefix, "/"))

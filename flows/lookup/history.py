@@ -213,8 +213,7 @@ def overview(store: Store, damaged: list[Damage] | None = None) -> list[RunOverv
                 run = replace(run, promoted=read_promoted(store, layout.promoted))
         return run
 
-    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-        runs = [run for run in pool.map(read, names, found) if run is not None]
+    runs = [run for run in _readers().map(read, names, found) if run is not None]
     if damaged is not None:
         damaged += stray_damages(strays)
         damaged += [damage for of_run in found for damage in of_run or ()]

@@ -36,11 +36,11 @@ class LiveView:
         self._stage = ""
         self._executed = False
         self._columns: list[Metric] | None = None
-        self._run: tuple[Store, RunLayout, Recipe] | None = None
+        self._run: tuple[RunLayout, Recipe] | None = None
 
     def run_opened(self, store: Store, layout: RunLayout, recipe: Recipe) -> None:
         """Shows that a run begins or continues."""
-        self._run = (store, layout, recipe)
+        self._run = (layout, recipe)
         self.opened(f"run {layout.run}: {recipe.title}")
         self.line(f"{recipe.iterations} iterations; artifacts in {store.url}/{layout.root}")
 

@@ -78,7 +78,7 @@ class TerminalView(LiveView):
         yield status
         parts = [f"{_clock(now - self._started)} elapsed"]
         if self._run is not None:
-            _, layout, recipe = self._run
+            layout, recipe = self._run
             parts = [layout.run, f"iteration {self._iteration} of {recipe.iterations}", *parts]
         newest = self._newest
         if newest and (reward := newest.value("reward")) is not None:
