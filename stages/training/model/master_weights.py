@@ -51,7 +51,7 @@ from stages.training.worker_group.hardware import TrainHardware
 
 
 class TrainedWeights:
-    """The policy, its master weights and its optimizer.
+    """The policy, its master weights and its optimizer, which are empty until a checkpoint or a state is loaded.
 
     Args:
         shape: Sizes and switches of the decoder.
@@ -91,7 +91,6 @@ class TrainedWeights:
                     p.register_post_accumulate_grad_hook(self._collector(self.masters[name]))
         self.policy = policy
         self.optimizer = torch.optim.AdamW([p for p in self.masters.values() if p.requires_grad], lr=0.0, fused=True)
-        self.reset_optimizer()
 
     @staticmethod
     def _collector(master: nn.Parameter) -> Any:
@@ -312,6 +311,7 @@ class TrainedWeights:
         """
         if checkpoint is not None and self.publishes_adapter:
             self._load_base(checkpoint)
+        self.reset_optimizer()
         try:
             load(
                 dict(self._state()),
