@@ -132,6 +132,7 @@ def simulated_step(
         sharded, fake = hardware.world > 1, FakeTensorMode(allow_non_fake_inputs=True)
         with _parameters_without_data(fake):
             weights = TrainedWeights(shape, hardware, CPU, sharded, trainable, master_dtype=optimizer.master_dtype)
+            weights.reset_optimizer()  # as `load_state`, which would read files
             for name in ("flat", "loss_sequences"):
                 setattr(batch, name, _really(getattr(batch, name)))
             weights.policy.inputs = _really(weights.policy.inputs)
