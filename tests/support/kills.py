@@ -22,7 +22,7 @@ from tests.support.kills_kinds import make_run
 from tests.support.kills_run import Run
 from tests.support.kills_saving import SavingRun
 
-KILLS_A_RUN = 6
+KILLS_A_RUN = 12
 USUAL = ("plain", "plain", "deployed")
 
 
