@@ -12,8 +12,7 @@ from artifacts.layout import IN_ATTEMPT, REFRESHED_NAME, RunLayout, artifact_of
 from artifacts.manifest import Manifest
 from artifacts.store.store import Store
 from flows.checks.fitting import refuse_undivided
-from flows.inputs.puzzle_sets import publish_set_of_run
-from flows.iteration import first_position, run_iterations
+from flows.iteration import begin, run_iterations
 from flows.lookup.history import read_run
 from flows.lookup.stages import PARTS
 from flows.opening import REFRESH, StageName, fitting_profile, opened_run, requested_at
@@ -56,7 +55,7 @@ def iterate(request: IterateRequest) -> str:
     profile = fitting_profile(request.profile, request.profile_overrides, trains=True)
     refuse_undivided(recipe, profile.trainer, profile.engine)
     with opened_run(store, record.layout, recipe, profile, request.refresh, last=last) as session:
-        puzzles, position = first_position(session, publish_set_of_run(session))
+        puzzles, position = begin(session)
         run_iterations(session, puzzles, position, last)
         return session.write_report()
 

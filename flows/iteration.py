@@ -22,11 +22,13 @@ from flows.curriculum import check_before, first_pass_rates, pass_rates_after, p
 from flows.inputs.credit import CreditModels, assign_credit, first_credit_models
 from flows.inputs.models import fetched_source
 from flows.inputs.prompts import fitting_puzzles
+from flows.inputs.puzzle_sets import publish_set_of_run
 from flows.inputs.teachers import trained_on_texts
 from flows.session.session import Session
 from stages.evaluate import evaluate
 from stages.finetune import finetune
 from stages.grade import grade
+from stages.models.from_scratch import ScratchModel
 from stages.pack import pack
 from stages.promote import promote, weights_after
 from stages.sample import sample
@@ -118,26 +120,55 @@ def iteration(session: Session, puzzles: Ref[Puzzles], start: Position, n: int) 
     return Position(weights, decision, credited.models)
 
 
-def first_position(session: Session, puzzles: Ref[Puzzles]) -> tuple[Ref[Puzzles], Position]:
-    """Fetches the model, trains it on texts if the recipe requires it, promotes it, and rates the puzzles.
+def begin(session: Session) -> tuple[Ref[Puzzles], Position]:
+    """Publishes the puzzle set of the recipe unless it exists, and returns the run's `first_position`.
 
-    Engine and trainer of a new run start at the same time. Those of a continued run start when they are needed, because
-    its rollouts may be stored.
+    A model whose tokenizer is not made from the puzzles is fetched while they are drawn, unless the run needs a permit
+    for a GPU: it would hold it without need.
+    """
+    model, fetched = session.recipe.model, list[Ref[Checkpoint]]()
+
+    def fetch_model() -> None:
+        if not isinstance(model, ScratchModel) and session.ctx.profile.gpu_slot is None:
+            fetched.append(_fetched(session, None))
+
+    puzzles = publish_set_of_run(session, fetch_model)
+    return first_position(session, puzzles, *fetched)
+
+
+def _fetched(session: Session, puzzles: Ref[Puzzles] | None) -> Ref[Checkpoint]:
+    """Returns the recipe's model, fetched unless the store has it. Engine and trainer of a new run start meanwhile.
+
+    Those of a continued run start when they are needed, because its rollouts may be stored.
+    """
+    recipe = session.recipe
+    session.ctx.starts_early = not session.has(0, "report")
+    pretrains = recipe.value is not None and recipe.value.pretrain is not None
+    session.ctx.trains_first = recipe.warm_start is not None or recipe.distil is not None or pretrains
+    if recipe.iterations or recipe.warm_start is not None:
+        session.ctx.start_trainer_early()
+    return fetched_source(session, recipe.model, puzzles, recipe.taught)
+
+
+def first_position(
+    session: Session, puzzles: Ref[Puzzles], weights: Ref[Checkpoint] | None = None
+) -> tuple[Ref[Puzzles], Position]:
+    """Trains the recipe's model on texts if the recipe requires it, promotes it, and rates the puzzles.
+
+    Args:
+        session: The run.
+        puzzles: The puzzle set.
+        weights: The recipe's model; None to fetch it.
 
     Returns:
         The puzzles, without those whose prompts are overlong if the recipe drops them, and the position of the run.
     """
     recipe = session.recipe
     check_before(session, puzzles)
-    session.ctx.starts_early = begins = not session.has(0, "report")
-    if begins:
+    if not session.has(0, "report"):
         for line in trained_before(recipe.model, puzzles, session.ctx.store):
             session.ctx.log.warning("%s", line)
-    pretrains = recipe.value is not None and recipe.value.pretrain is not None
-    session.ctx.trains_first = recipe.warm_start is not None or recipe.distil is not None or pretrains
-    if recipe.iterations or recipe.warm_start is not None:
-        session.ctx.start_trainer_early()
-    weights = fetched_source(session, recipe.model, puzzles, recipe.taught)
+    weights = weights or _fetched(session, puzzles)
     if session.ctx.starts_early:
         session.ctx.start_engine_early(session.ctx.local_folder(weights), weights.digest)
     puzzles, prompts = fitting_puzzles(session, weights, puzzles)

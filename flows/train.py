@@ -5,8 +5,7 @@ from prefect import flow
 from artifacts.layout import RunLayout
 from artifacts.refs import Puzzles, Ref, Report
 from flows import ahead
-from flows.inputs.puzzle_sets import publish_set_of_run
-from flows.iteration import Position, first_position, run_iterations
+from flows.iteration import Position, begin, run_iterations
 from flows.opening import RunRequest, opened
 from flows.session.session import Session
 from stages.evaluate import evaluate
@@ -23,7 +22,7 @@ def train(request: RunRequest) -> str:
     with opened(request) as session:
         if request.role == "sampler":
             return _sample_ahead(session)
-        puzzles, position = first_position(session, publish_set_of_run(session))
+        puzzles, position = begin(session)
         session.iteration_finished(0)
         _measure(session, position, puzzles, "before")
         position = run_iterations(session, puzzles, position, session.recipe.iterations, request.role)
@@ -37,7 +36,7 @@ def _sample_ahead(session: Session) -> str:
     if session.stops_in(0):  # the other flow run ends before there is anything to sample
         return session.layout.root
     ahead.wait_for_start(session)
-    puzzles, position = first_position(session, publish_set_of_run(session))
+    puzzles, position = begin(session)
     ahead.sample_all(session, puzzles, position, session.recipe.iterations)
     return session.layout.root
 

@@ -30,7 +30,7 @@ _TOKENIZER_LINES = 4096
 def fetch(
     ctx: StageContext,
     config: FetchedModel,
-    puzzles: Ref[Puzzles],
+    puzzles: Ref[Puzzles] | None,
     taught: Taught | None = None,
     *,
     out: ArtifactAddress[Checkpoint],
@@ -41,7 +41,7 @@ def fetch(
 
     Args:
         config: The source. The tokenizer of a `scratch` model is made from the first train puzzles.
-        puzzles: Used for a `scratch` model only, and part of the identity only then.
+        puzzles: Needed for a `scratch` model only, and part of the identity only then.
         taught: Texts that the warm start teaches; None if it teaches answers or there is no warm start. Used only for a
             `scratch` model whose tokenizer is not made from answers.
 
@@ -56,6 +56,7 @@ def fetch(
         shape = Path(tempfile.mkdtemp(prefix="shape-", dir=ctx.scratch))
         early = EarlyShape(shape, lambda: ctx.start_engine_early(shape))
         if isinstance(config, ScratchModel):
+            assert puzzles is not None
             texts, names = _tokenizer_texts(config, puzzles, _tokenizer_kind(config, taught), ctx)
             materialise(config, folder, texts=texts, names=names, early=early)
         else:
@@ -66,7 +67,7 @@ def fetch(
     return attempt.publish(facts, puzzles=puzzles if isinstance(config, ScratchModel) else None)
 
 
-def identity_of(config: FetchedModel, puzzles: Ref[Puzzles], taught: Taught | None = None) -> Identity:
+def identity_of(config: FetchedModel, puzzles: Ref[Puzzles] | None, taught: Taught | None = None) -> Identity:
     """Returns the identity of a fetched model; see `fetch` for the arguments.
 
     The identity of a `scratch` model contains the puzzles and the kind of the texts that make its tokenizer.

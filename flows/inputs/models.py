@@ -40,7 +40,7 @@ def fixed_checkpoint(stages: Stages, name: str, setting: str, puzzles: Ref[Puzzl
 
 
 def fetched_source(
-    stages: Stages, source: ModelConfig, puzzles: Ref[Puzzles], taught: Taught | None = None
+    stages: Stages, source: ModelConfig, puzzles: Ref[Puzzles] | None, taught: Taught | None = None
 ) -> Ref[Checkpoint]:
     """Returns the checkpoint of a model source, which runs share; fetches or merges it unless the store has it.
 
@@ -48,7 +48,7 @@ def fetched_source(
     machine without that folder.
 
     Args:
-        puzzles: Puzzles whose texts give the vocabulary of a model made from scratch.
+        puzzles: Puzzles whose texts give the vocabulary of a model made from scratch; other sources need none.
         taught: Texts that the warm start teaches and that the vocabulary must cover; None for answers.
     """
     if not isinstance(source, ScratchModel | MergedModel) and source.adapter is not None:

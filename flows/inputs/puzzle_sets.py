@@ -1,6 +1,7 @@
 """Returns puzzle sets from a config, a file or RUN:SPLIT, and runs the stages that make them."""
 
 import logging
+from collections.abc import Callable
 
 from artifacts.errors import BadInputError
 from artifacts.layout import Shared, shared_key
@@ -38,11 +39,16 @@ def named_puzzles(name: str, stages: Stages) -> tuple[Ref[Puzzles], str]:
     return named_split(name, stages.ctx.store, f"--puzzles {name}")
 
 
-def publish_set(stages: Stages, config: PrepareConfig, name: str = "set") -> Ref[Puzzles]:
+def publish_set(
+    stages: Stages, config: PrepareConfig, name: str = "set", meanwhile: Callable[[], None] = lambda: None
+) -> Ref[Puzzles]:
     """Publishes the puzzle set of a config unless it exists, and returns it; runs with the same config share it.
 
     If a file of questions no longer exists, the set that was last made from it is used. Files of the hub and of web
     servers are read once: the set made from them stays the same.
+
+    Args:
+        meanwhile: Called while puzzles are drawn; never if none are.
     """
     if isinstance(config.puzzle, SourceConfig) and (made := made_from_a_lost_file(config, stages.ctx.store)):
         _say_it_is_not_read(config.puzzle.location, made, stages)
@@ -50,11 +56,14 @@ def publish_set(stages: Stages, config: PrepareConfig, name: str = "set") -> Ref
     identity = identity_of(config)
     out = stages.address(shared_key(Shared.PUZZLES, name, identity), Puzzles)
     if out.find(identity) is None and (missing := config.first_stretches()):
-        stages.map(draw, missing, label="{config.first}", out=lambda stretch: address_of(stretch, stages.ctx.store))
+        stages.map(
+            draw, missing, label="{config.first}", out=lambda stretch: address_of(stretch, stages.ctx.store),
+            meanwhile=meanwhile,
+        )  # fmt: skip
     return stages.run(prepare, config, out=out)
 
 
-def publish_set_of_run(session: Session) -> Ref[Puzzles]:
+def publish_set_of_run(session: Session, meanwhile: Callable[[], None]) -> Ref[Puzzles]:
     """Returns the puzzle set of a run's recipe, which is published unless it exists (see `publish_set`).
 
     A run that has begun goes on with its set if the file of the questions is not on this machine.
@@ -65,7 +74,7 @@ def publish_set_of_run(session: Session) -> Ref[Puzzles]:
     config, store = session.recipe.puzzles, session.ctx.store
     location = config.puzzle.location if isinstance(config.puzzle, SourceConfig) else None
     if location is None or not is_published(store, session.layout.iteration(0, "report")):
-        return publish_set(session, config)
+        return publish_set(session, config, meanwhile=meanwhile)
     used = whole_set(set_of_run(session.layout, store)).ref
     if is_lost(location):
         _say_it_is_not_read(location, used, session)

@@ -43,24 +43,20 @@ def map_as_tasks(
     run_name: str,
     ctx: StageContext,
     out: Callable[[ConfigT], ArtifactAddress[K]],
-) -> Iterator[R]:
-    """Runs a stage with each config, as mapped Prefect tasks in parallel, and yields the results in order.
+) -> Sequence[PrefectFuture[R]]:
+    """Starts a stage with each config, as mapped Prefect tasks in parallel, and returns their futures in order.
 
     Args:
         run_name: Name of each task run; `{config}` stands for the config.
         ctx: The stage's context; its profile sets the number of retries after transient errors.
         out: Returns the address for the artifact of a config.
-
-    Raises:
-        Exception: The error of the first task, in order, that failed.
     """
 
     def body(config: ConfigT) -> Any:
         with ctx.disks.explaining():
             return _labelled(stage(ctx, config, out=out(config)))
 
-    for future in _task(stage, body, run_name, ctx, timeout_s=None).map(configs):
-        yield future.result()
+    return _task(stage, body, run_name, ctx, timeout_s=None).map(configs)
 
 
 def map_some_at_once(

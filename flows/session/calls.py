@@ -142,21 +142,31 @@ class Stages:
         *,
         label: str,
         out: Callable[[ConfigT], ArtifactAddress[K]],
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> list[R]:
         """Runs a stage with each config as mapped Prefect tasks in parallel; returns the results in the configs' order.
 
         Args:
             label: Added to the stage's name in each task run's name; `{config}` stands for the config.
             out: Returns the address for the artifact of a config.
+            meanwhile: Called once while the tasks run.
+
+        Raises:
+            Exception: The error of `meanwhile`, or else of the first task, in order, that failed.
         """
         name = stage.__name__
         self.live.stage_started(name)
-        started = time.perf_counter()
+        started, ended_at = time.perf_counter(), list[float]()
+        futures = map_as_tasks(stage, configs, run_name=f"{name}-{label}", ctx=self.ctx, out=out)
+        for future in futures:
+            future.add_done_callback(lambda _: ended_at.append(time.perf_counter()))
+        meanwhile()
         results: list[R] = []
-        for result in map_as_tasks(stage, configs, run_name=f"{name}-{label}", ctx=self.ctx, out=out):
-            results.append(result)
+        for future in futures:
+            results.append(future.result())
             self.live.progress(name, len(results), len(configs), {})
-        self.live.stage_finished(name, time.perf_counter() - started, all(result.reused for result in results))
+        seconds = max(ended_at, default=time.perf_counter()) - started
+        self.live.stage_finished(name, seconds, all(result.reused for result in results))
         return results
 
 

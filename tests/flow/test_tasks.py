@@ -16,6 +16,7 @@ import pytest
 from prefect import flow, task
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import TaskRunFilter, TaskRunFilterFlowRunId
+from prefect.client.schemas.objects import TaskRun
 from prefect.flow_engine import run_flow
 from prefect.runtime import flow_run
 from prefect.settings import (
@@ -35,6 +36,7 @@ from artifacts.refs import Puzzles, Ref
 from artifacts.schemas import PUZZLES
 from artifacts.store.store import Store
 from flows.config.recipes import load_recipe
+from flows.iteration import begin
 from flows.orchestration.flow_runs import RunLogger, this_flow_run
 from flows.orchestration.gpu_lease import GpuLease
 from flows.orchestration.gpu_permit import GpuPermit, gpu_permit
@@ -47,10 +49,14 @@ from flows.session.calls import Stages
 from flows.session.saving import LastStageDone
 from flows.session.session import SHOWN_AGAIN, Session
 from stages.context import Profile, StageContext
+from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.prepare import PrepareConfig, prepare
+from stages.sampling.config import EngineHardware
+from tests.support.installed import TINY
 from tests.support.prefect_server import reporting_to
 
 SMALL = PrepareConfig(train=4, val=2, test=2)
+SMALLEST = ScratchModel(hidden=32, layers=1, heads=1, kv_heads=1, head_dim=32, intermediate=32)
 
 
 @pytest.fixture(scope="module")
@@ -73,17 +79,22 @@ def ctx(tmp_path: Path) -> StageContext:
     return StageContext(store, tmp_path / "scratch", profile, lambda *_: None, logging.getLogger("test"))
 
 
-def states_of(run_id: str, count: int) -> dict[str, str]:
-    """State names of a flow run's tasks, by the task run's name; Prefect records them a little later."""
+def task_runs_of(run_id: str, count: int) -> list[TaskRun]:
+    """A flow run's tasks that have ended; Prefect records them a little later."""
     chosen = TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[UUID(run_id)]))
     deadline = time.monotonic() + 300
     with get_client(sync_client=True) as client:
         while True:
             runs = client.read_task_runs(task_run_filter=chosen)
-            states = {run.name: str(run.state.name) for run in runs if run.state and run.state.is_final()}
-            if len(states) == count or time.monotonic() > deadline:
-                return states
+            ended = [run for run in runs if run.state and run.state.is_final()]
+            if len(ended) == count or time.monotonic() > deadline:
+                return ended
             time.sleep(0.1)
+
+
+def states_of(run_id: str, count: int) -> dict[str, str]:
+    """State names of a flow run's tasks, by the task run's name."""
+    return {run.name: str(run.state.name) for run in task_runs_of(run_id, count) if run.state}
 
 
 @pytest.mark.usefixtures("_prefect")
@@ -284,6 +295,40 @@ def test_a_stage_runs_beside_others_and_ends_with_them(ctx: StageContext, fails:
         assert states_of(beside(), 2) == {"prepare-0001": "Completed", "waiting-0002": "Completed"}
         assert ctx.store.list("puzzles/beside")
         assert "waiting" in reported
+
+
+@pytest.mark.usefixtures("_prefect")
+@pytest.mark.parametrize("gpu_slot", [None, "gpu"])
+def test_a_model_is_fetched_while_puzzles_are_drawn(ctx: StageContext, tmp_path: Path, gpu_slot: str | None) -> None:
+    """Not if the run would hold a permit for a GPU meanwhile."""
+    (tmp_path / "model").mkdir()
+    make_scratch(SMALLEST, ["a few words"], tmp_path / "model")
+    ctx.profile = ctx.profile.model_copy(update={"engine": EngineHardware(takes_turns=True), "gpu_slot": gpu_slot})
+    layout, ids = RunLayout("early"), list[str]()
+    model = f"model={{source='folder', path='{tmp_path}/model'}}"
+    recipe = load_recipe(str(TINY), [model, "iterations=0", "warm_start=null"])
+
+    @flow
+    def first() -> None:
+        ids.append(str(flow_run.id))
+        with gpu_permit(None, "run", ctx.log) as permit:
+            shown = ShownRun(layout, ctx.store, NO_TRACKER, ctx.log)
+            run = Session(
+                ctx, current_view(), permit, recipe=recipe, layout=layout, refresh=Refreshes(), shown=shown
+            )  # fmt: skip
+            run.last_task_run = "prepare"
+            begin(run)
+
+    with pytest.raises(LastStageDone):
+        first()
+    if gpu_slot is not None:
+        assert not ctx.store.list("models")
+        return
+    runs = task_runs_of(ids[0], len(recipe.puzzles.first_stretches()) + 2)
+    begun = {run.name.partition("-")[0]: run.start_time for run in runs}
+    drawn = max(run.end_time for run in runs if run.name.startswith("draw-") and run.end_time)
+    assert begun["fetch"] is not None and begun["fetch"] < drawn
+    assert ctx.store.list("models")
 
 
 @pytest.mark.usefixtures("_prefect")
