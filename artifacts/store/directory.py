@@ -239,10 +239,13 @@ class DirectoryBackend:
     @contextmanager
     def _folder_of(self, key: str) -> Generator[tuple[int, str]]:
         """Opens the folder of a key, and yields its descriptor and the last segment of the key."""
-        self._path(key)  # raises if a link or a pipe is on the path
         folder, _, name = key.rpartition("/")
-        with self._opened(folder) as opened:
-            yield opened, name
+        try:
+            with self._opened(folder) as opened:
+                yield opened, name
+        except OSError:
+            self._path(key)  # says so if a link or a pipe is on the path
+            raise
 
     @contextmanager
     def _opened(self, folder: str) -> Generator[int]:

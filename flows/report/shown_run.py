@@ -22,7 +22,7 @@ from flows.report.metric_names import before_after_metrics, iteration_metrics
 from flows.report.prefect_pages.ui import show_in_prefect
 from flows.report.run_view import RunView
 from flows.report.timeline import iteration_timeline, store_warning
-from flows.report.trackers import Tracker
+from flows.report.trackers import NO_TRACKER, Tracker
 from stages.promotion.promoted import read_promoted
 from stages.promotion.reward_alarm import AlarmPoint, alarm_windows
 
@@ -56,10 +56,15 @@ class ShownRun:
     def iteration_finished(self, newest: IterationRecord, *, executed: bool) -> str | None:
         """Shows the run up to an iteration, and returns a warning if reward rises while held-out accuracy falls.
 
+        Iterations of which no stage is executed are shown with the first one that is: a run of a thousand goes on in
+        seconds. Only a tracker gets each of them.
+
         Args:
             newest: The iteration, which has published all its artifacts.
             executed: Whether a stage of it was executed; otherwise Prefect's pages show it already.
         """
+        if self._record is None and not executed and self.tracker is NO_TRACKER:
+            return None
         record = self._up_to(newest)
         self._track(record)
         if executed:

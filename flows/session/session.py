@@ -25,7 +25,7 @@ SettleRows = Callable[["Session", Ref[Checkpoint], Ref[Puzzles], Sequence[int]],
 _NEVER = datetime.min.replace(tzinfo=UTC)
 """A time before that of every artifact."""
 SHOWN_AGAIN = 10
-"""Newest published iterations whose stages are task runs when a run goes on; those of older ones are only looked up."""
+"""Newest published iterations that a run which goes on shows again, with task runs; older ones are only looked up."""
 
 
 def _iteration_label(number: int) -> str:
@@ -99,8 +99,15 @@ class Session(Stages):
         return self.last_task_run is not None and self.last_task_run.endswith(f"-{_iteration_label(number)}")
 
     def iteration_finished(self, n: int) -> None:
-        """Shows iteration `n`, which has published all its artifacts, in every view; removes old states and copies."""
+        """Shows iteration `n`, which has published all its artifacts, in every view; removes old states and copies.
+
+        Older ones than the newest `SHOWN_AGAIN` are not shown again when a run goes on, and cost only their look-up.
+        """
         self.reached = n
+        if n <= self._looked_up and not self.live.executed:
+            if n == self._looked_up:
+                self.live.line(f"iterations 0 to {n} are published")
+            return
         record = read_iteration(self.ctx.store, self.layout, n)
         if self._old_states is not None:
             self._old_states.iteration_finished(n)

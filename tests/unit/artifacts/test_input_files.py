@@ -6,6 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -120,27 +121,26 @@ def test_stdin_is_read_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_file_is_swapped_between_check_and_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The link appears in the worst moment: after the store has looked for links, before it opens the file."""
+    """The link appears in the worst moment: just before the store opens the folder of the file."""
     store, outside = Store.open(str(tmp_path / "store")), tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_bytes(b"secret")
-    look = DirectoryBackend._path
+    open_folder = DirectoryBackend._opened
 
-    def swapped(replaced: str) -> Callable[[DirectoryBackend, str], Path]:
-        def looked(self: DirectoryBackend, key: str) -> Path:
-            path = look(self, key)
+    def swapped(replaced: str) -> Callable[[DirectoryBackend, str], AbstractContextManager[int]]:
+        def opened(self: DirectoryBackend, folder: str) -> AbstractContextManager[int]:
             place = tmp_path / "store" / replaced
             place.rename(tmp_path / "before")
             place.symlink_to(outside / replaced.removeprefix("a/") if "/" in replaced else outside)
-            return path
+            return open_folder(self, folder)
 
-        return looked
+        return opened
 
     for replaced in ("a", "a/file"):
         for read in (Store.read_bytes, Store.digest):
             store.write_bytes("a/file", b"ours")
             with monkeypatch.context() as patch, pytest.raises(DeerstalkerError):
-                patch.setattr(DirectoryBackend, "_path", swapped(replaced))
+                patch.setattr(DirectoryBackend, "_opened", swapped(replaced))
                 read(store, "a/file")
             (tmp_path / "store" / replaced).unlink()
             (tmp_path / "before").rename(tmp_path / "store" / replaced)

@@ -28,8 +28,10 @@ from flows.report.study.page import PAGE, study_files, write_study
 from flows.report.study.series import LearningCurve, accuracy_by_size, read_answers, read_learning_curve, reliability
 from flows.report.study.study import RunStudy, figures, frontier_sentence, pictures, read_run_study
 from flows.report.summary import summary
-from flows.report.trackers import NO_TRACKER
+from flows.report.trackers import open_tracker
+from flows.session.session import SHOWN_AGAIN
 from stages.answering.measured import Accuracy, BenchmarkedModel, measured
+from stages.context import Profile
 from stages.environments import environment
 from stages.environments.soundness import mean_statements, refuted_statements
 from stages.environments.tables import puzzles_by_id
@@ -39,6 +41,7 @@ from tests.support.alarm_run import make_alarm_run
 from tests.support.json_page import check_documented
 from tests.support.made_run import make_run
 from tests.support.published_study import PUBLISHED_MODELS
+from tests.support.sessions import made_session
 
 
 @pytest.fixture(scope="module")
@@ -260,13 +263,25 @@ def test_the_document_is_described(study: RunStudy) -> None:
     check_documented("study", {"page": "study.html", **told}, unmet={"damaged"})
 
 
-def test_the_alarm_is_said_while_it_lasts() -> None:
+def test_the_alarm_is_said_while_it_lasts(tmp_path: Path) -> None:
     store = Store.open("memory://alarm")
     layout = make_alarm_run(store)
-    shown = ShownRun(layout, store, NO_TRACKER, logging.getLogger("study"))
-    said = [shown.iteration_finished(read_iteration(store, layout, n), executed=False) for n in range(5)]
+    profile = Profile(tracker="tensorboard", tracker_folder=str(tmp_path))  # which gets every iteration
+    with open_tracker(profile, store, layout.run, {}) as tracker:
+        shown = ShownRun(layout, store, tracker, logging.getLogger("study"))
+        said = [shown.iteration_finished(read_iteration(store, layout, n), executed=False) for n in range(5)]
     assert said[:4] == [None] * 4
     assert str(said[4]).startswith("alarm: reward rises while held-out accuracy falls: over iterations 1 to 4")
+
+
+def test_a_run_that_goes_on_shows_its_newest_iterations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store.open("memory://goes-on")
+    session = made_session(store, tmp_path, make_alarm_run(store), [], published=2 + SHOWN_AGAIN)
+    for n in range(5):
+        session.iteration_finished(n)
+    first, _header, *rows = capsys.readouterr().err.splitlines()
+    assert first == "iterations 0 to 2 are published"
+    assert [row.split()[0] for row in rows] == ["3*", "4*"]
 
 
 def test_no_puzzle_of_a_report_is_missing_in_its_set(made: tuple[Store, RunLayout]) -> None:
