@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def check_before(session: Session, puzzles: Ref[Puzzles]) -> None:
-    """Checks columns and filters of the curriculum that need no pass rates, before a model is fetched.
+    """Checks columns and filters of the curriculum that need no pass rates, before the run writes anything of its own.
 
     Raises:
         BadInputError: The puzzles lack a column of the curriculum, or a filter leaves too few of them.
