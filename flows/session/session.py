@@ -72,7 +72,7 @@ class Session(Stages):
         self._has_phases = bool(recipe.phases)
         self.before_writing = before_writing
         self.settle_rows = settle_rows
-        self._looked_up = published - SHOWN_AGAIN
+        self._looked_up, self._shows = published - SHOWN_AGAIN, False
         if stop_after is not None:
             name, _, number = stop_after.partition("@")
             self.last_task_run = task_run_name(name, _iteration_label(int(number)))
@@ -101,10 +101,12 @@ class Session(Stages):
     def iteration_finished(self, n: int) -> None:
         """Shows iteration `n`, which has published all its artifacts, in every view; removes old states and copies.
 
-        Older ones than the newest `SHOWN_AGAIN` are not shown again when a run goes on, and cost only their look-up.
+        When a run goes on, those before the newest `SHOWN_AGAIN`, and before the first that is made again, are not
+        shown: they cost only their look-up.
         """
         self.reached = n
-        if n <= self._looked_up and not self.live.executed:
+        self._shows = self._shows or n > self._looked_up or self.live.executed
+        if not self._shows:
             if n == self._looked_up:
                 self.live.line(f"iterations 0 to {n} are published")
             return

@@ -15,7 +15,7 @@ from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.schemas import PUZZLES, RESULTS
 from artifacts.store.store import Store
-from flows.lookup.history import read_iteration, read_run, with_alarms
+from flows.lookup.history import IterationRecord, read_iteration, read_run, with_alarms
 from flows.report.figures import iteration_figures, page_columns
 from flows.report.html.run_report import PAGE as REPORT
 from flows.report.html.run_report import report_files
@@ -274,14 +274,33 @@ def test_the_alarm_is_said_while_it_lasts(tmp_path: Path) -> None:
     assert str(said[4]).startswith("alarm: reward rises while held-out accuracy falls: over iterations 1 to 4")
 
 
-def test_a_run_that_goes_on_shows_its_newest_iterations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = Store.open("memory://goes-on")
+class NumbersShown:
+    """Pages of a run that note which iterations they show."""
+
+    def __init__(self) -> None:
+        self.numbers = list[int]()
+
+    def iteration_finished(self, newest: IterationRecord, *, executed: bool) -> str | None:
+        self.numbers.append(newest.number)
+
+    def finished(self) -> tuple[str, bool]:
+        return "", False
+
+
+@pytest.mark.parametrize(("made_again", "expected"), [(None, [3, 4]), (1, [1, 2, 3, 4])])
+def test_a_run_that_goes_on_shows_its_newest_iterations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], made_again: int | None, expected: list[int]
+) -> None:
+    """After an iteration that is made again, none is left out: the alarm and the curves need all of them."""
+    store, shown = Store.open(f"memory://goes-on-{made_again}"), NumbersShown()
     session = made_session(store, tmp_path, make_alarm_run(store), [], published=2 + SHOWN_AGAIN)
+    session.shown = shown
     for n in range(5):
+        if n == made_again:
+            session.live.stage_finished("evaluate-0001", 1.0, reused=False)
         session.iteration_finished(n)
-    first, _header, *rows = capsys.readouterr().err.splitlines()
-    assert first == "iterations 0 to 2 are published"
-    assert [row.split()[0] for row in rows] == ["3*", "4*"]
+    assert shown.numbers == expected
+    assert ("iterations 0 to 2 are published\n" in capsys.readouterr().err) == (made_again is None)
 
 
 def test_no_puzzle_of_a_report_is_missing_in_its_set(made: tuple[Store, RunLayout]) -> None:
