@@ -126,10 +126,13 @@ def begin(session: Session) -> tuple[Ref[Puzzles], Position]:
     A model whose tokenizer is not made from the puzzles is fetched while they are drawn, unless the run needs a permit
     for a GPU: it would hold it without need.
     """
-    model, fetched = session.recipe.model, list[Ref[Checkpoint]]()
+    recipe, fetched = session.recipe, list[Ref[Checkpoint]]()
+    session.ctx.starts_early = not session.has(0, "report")
+    pretrains = recipe.value is not None and recipe.value.pretrain is not None
+    session.ctx.trains_first = recipe.warm_start is not None or recipe.distil is not None or pretrains
 
     def fetch_model() -> None:
-        if not isinstance(model, ScratchModel) and session.ctx.profile.gpu_slot is None:
+        if not isinstance(recipe.model, ScratchModel) and session.ctx.profile.gpu_slot is None:
             fetched.append(_fetched(session, None))
 
     puzzles = publish_set_of_run(session, fetch_model)
@@ -142,9 +145,6 @@ def _fetched(session: Session, puzzles: Ref[Puzzles] | None) -> Ref[Checkpoint]:
     Those of a continued run start when they are needed, because its rollouts may be stored.
     """
     recipe = session.recipe
-    session.ctx.starts_early = not session.has(0, "report")
-    pretrains = recipe.value is not None and recipe.value.pretrain is not None
-    session.ctx.trains_first = recipe.warm_start is not None or recipe.distil is not None or pretrains
     if recipe.iterations or recipe.warm_start is not None:
         session.ctx.start_trainer_early()
     return fetched_source(session, recipe.model, puzzles, recipe.taught)
@@ -165,7 +165,7 @@ def first_position(
     """
     recipe = session.recipe
     check_before(session, puzzles)
-    if not session.has(0, "report"):
+    if session.ctx.starts_early:
         for line in trained_before(recipe.model, puzzles, session.ctx.store):
             session.ctx.log.warning("%s", line)
     weights = weights or _fetched(session, puzzles)

@@ -35,6 +35,7 @@ from artifacts.refresh import Refreshes
 from artifacts.refs import Puzzles, Ref
 from artifacts.schemas import PUZZLES
 from artifacts.store.store import Store
+from flows.config.recipe import Recipe
 from flows.config.recipes import load_recipe
 from flows.iteration import begin
 from flows.orchestration.flow_runs import RunLogger, this_flow_run
@@ -77,6 +78,17 @@ def ctx(tmp_path: Path) -> StageContext:
     store = Store.open(str(tmp_path / "store"))
     profile = Profile(workers=1, retries=2, retry_delay_s=0.0)
     return StageContext(store, tmp_path / "scratch", profile, lambda *_: None, logging.getLogger("test"))
+
+
+def session(
+    ctx: StageContext, permit: GpuPermit, layout: RunLayout, recipe: Recipe | None = None,
+    *, published: int = -1, stop_after: str | None = None,
+) -> Session:  # fmt: skip
+    """A run in progress, by default of `answers_only`, which no tracker follows."""
+    return Session(
+        ctx, current_view(), permit, recipe=recipe or load_recipe("answers_only"), layout=layout, refresh=Refreshes(),
+        shown=ShownRun(layout, ctx.store, NO_TRACKER, ctx.log), published=published, stop_after=stop_after,
+    )  # fmt: skip
 
 
 def task_runs_of(run_id: str, count: int) -> list[TaskRun]:
@@ -214,11 +226,7 @@ def test_a_part_of_a_run_ends_after_the_named_stage_of_the_named_iteration(ctx: 
     @flow
     def cut() -> None:
         with gpu_permit(None, "run", ctx.log) as permit:
-            shown = ShownRun(layout, ctx.store, NO_TRACKER, ctx.log)
-            run = Session(
-                ctx, current_view(), permit, recipe=load_recipe("answers_only"), layout=layout, refresh=Refreshes(),
-                shown=shown, stop_after="prepare@12",
-            )  # fmt: skip
+            run = session(ctx, permit, layout, stop_after="prepare@12")
             for number in (2, 12, 13):
                 run.run(prepare, SMALL, out=run.at(number, "rollouts", Puzzles))
                 finished.append(number)
@@ -235,17 +243,10 @@ def test_old_iterations_of_a_run_that_goes_on_are_looked_up_without_task_runs(ct
     layout, newest = RunLayout("long"), SHOWN_AGAIN + 5
     missing = 3
 
-    def opened(permit: GpuPermit, published: int) -> Session:
-        shown = ShownRun(layout, ctx.store, NO_TRACKER, ctx.log)
-        return Session(
-            ctx, current_view(), permit, recipe=load_recipe("answers_only"), layout=layout, refresh=Refreshes(),
-            shown=shown, published=published,
-        )  # fmt: skip
-
     @flow
     def long(numbers: list[int], published: int) -> str:
         with gpu_permit(None, "run", ctx.log) as permit:
-            run = opened(permit, published)
+            run = session(ctx, permit, layout, published=published)
             for number in numbers:
                 run.run(prepare, SMALL, out=run.at(number, "rollouts", Puzzles))
         return str(flow_run.id)
@@ -312,10 +313,7 @@ def test_a_model_is_fetched_while_puzzles_are_drawn(ctx: StageContext, tmp_path:
     def first() -> None:
         ids.append(str(flow_run.id))
         with gpu_permit(None, "run", ctx.log) as permit:
-            shown = ShownRun(layout, ctx.store, NO_TRACKER, ctx.log)
-            run = Session(
-                ctx, current_view(), permit, recipe=recipe, layout=layout, refresh=Refreshes(), shown=shown
-            )  # fmt: skip
+            run = session(ctx, permit, layout, recipe)
             run.last_task_run = "prepare"
             begin(run)
 
