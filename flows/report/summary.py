@@ -59,7 +59,7 @@ def summary(record: RunRecord, store: Store) -> dict[str, Any]:
 
 
 def print_summary(record: RunRecord, store: Store, console: Console) -> None:
-    """Prints results before and after training, the report's address, and a command that runs the promoted model."""
+    """Prints results before and after training, an alarm that lasts, where the report is, and how to use the model."""
     if record.evaluations:
         console.print(before_after_table(record))
     for name, line in preparation_lines(record):
@@ -69,6 +69,8 @@ def print_summary(record: RunRecord, store: Store, console: Console) -> None:
         print_labelled(console, "promoted: ", promoted)
     for name, iterations, end in phase_rows(record):
         print_labelled(console, "phase:    ", f"{name}, iterations {iterations}: {end}")
+    if record.iterations and (alarm := record.iterations[-1].alarm) and alarm.certain:
+        print_labelled(console, "alarm:    ", str(alarm))
     if record.promoted:
         print_labelled(console, "card:     ", f"{store.url}/{record.promoted.model_card}")
     if line := run_timeline(record, store):

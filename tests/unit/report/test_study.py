@@ -1,5 +1,6 @@
 """Figures and fits of runs and benchmarked models, and the alarm of a run."""
 
+import io
 import json
 import logging
 from dataclasses import replace
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from rich.console import Console
 
 from artifacts.errors import BadInputError
 from artifacts.layout import RunLayout
@@ -27,7 +29,7 @@ from flows.report.study.benchmark import BenchmarkModels, read_benchmark
 from flows.report.study.page import PAGE, study_files, write_study
 from flows.report.study.series import LearningCurve, accuracy_by_size, read_answers, read_learning_curve, reliability
 from flows.report.study.study import RunStudy, figures, frontier_sentence, pictures, read_run_study
-from flows.report.summary import summary
+from flows.report.summary import print_summary, summary
 from flows.report.trackers import open_tracker
 from flows.session.session import SHOWN_AGAIN
 from stages.answering.measured import Accuracy, BenchmarkedModel, measured
@@ -254,6 +256,9 @@ def test_the_alarm_is_in_every_view(made: tuple[Store, RunLayout]) -> None:
     told = [item["reward_alarm"] for item in summary(record, store)["iterations"]]
     assert told == [None, None, None, None, 1.0]
     assert iteration_metrics(record.iterations[-1])["reward_alarm"] == 1.0
+    written = io.StringIO()
+    print_summary(record, store, Console(file=written, width=200))
+    assert "alarm:    reward rises while held-out accuracy falls: over iterations 1 to 4" in written.getvalue()
     off = with_alarms(record.iterations, {**record.recipe, "alarm": None})
     assert all(item.alarm is None for item in off), "switched off"
 
