@@ -18,9 +18,10 @@ from artifacts.store.store import MissingKeyError, Store
 from artifacts.verification import Damage, listed, noted, stray_damages
 from flows.config.recipe import Recipe
 from flows.config.settings import validate
+from flows.lookup.alarms import with_alarms
 from flows.lookup.stages import KINDS, MEASURING, PARTS, REQUIRED, STATE
 from stages.promotion.promoted import Promoted, read_promoted
-from stages.promotion.reward_alarm import AlarmPoint, AlarmWindow, RewardAlarm, alarm_windows
+from stages.promotion.reward_alarm import AlarmWindow
 
 _PARALLEL_READS = 8
 
@@ -34,7 +35,7 @@ class IterationRecord:
     Attributes:
         number: Its number.
         manifests: The manifests that it has published so far, by stage.
-        alarm: Its comparison of reward with held-out accuracy (see `with_alarms`); None if there is none.
+        alarm: Its comparison of reward with held-out accuracy (see `flows.lookup.alarms`); None if there is none.
         state: The manifest of its optimizer state; None if there is none.
     """
 
@@ -318,39 +319,6 @@ def _shorter_set(
     key: str = report.inputs["puzzles"]["key"]
     manifest = _manifests(store, {key: key}, damaged, {key: Puzzles}).get(key)
     return manifest if manifest and "dropped" in manifest.facts else None
-
-
-def with_alarms(iterations: Sequence[IterationRecord], recipe: Mapping[str, Any]) -> list[IterationRecord]:
-    """Returns iterations with the comparison of reward and held-out accuracy that the run's recipe asks for.
-
-    Args:
-        iterations: All iterations of a run so far, in order.
-        recipe: The run's recipe, as JSON.
-    """
-    found = alarm_windows((alarm_point(item, recipe) for item in iterations), alarm_rule(recipe))
-    return [replace(item, alarm=found.get(item.number)) for item in iterations]
-
-
-def alarm_rule(recipe: Mapping[str, Any]) -> RewardAlarm | None:
-    """Returns the rule by which a run compares reward with held-out accuracy; None if its recipe has none."""
-    rule = recipe["alarm"]
-    return RewardAlarm(**rule) if rule else None
-
-
-def alarm_point(record: IterationRecord, recipe: Mapping[str, Any]) -> AlarmPoint:
-    """Returns what the comparison of reward with held-out accuracy needs of an iteration.
-
-    The accuracy is the one that decides on promotion.
-    """
-    measured, promote = record.facts("evaluate"), recipe["promote"]
-    accuracy = measured[promote["mode"]][promote["metric"]]["mean"] if measured.get(promote["mode"]) else None
-    return record.number, record.facts("grade").get("reward/mean"), accuracy
-
-
-def alarms_of(iterations: Sequence[IterationRecord]) -> list[AlarmWindow]:
-    """Returns the comparison at which each alarm (reward rises while held-out accuracy falls) begins."""
-    certain = [item.alarm if item.alarm and item.alarm.certain else None for item in iterations]
-    return [now for before, now in zip([None, *certain], certain, strict=False) if now and not before]
 
 
 def _suites(

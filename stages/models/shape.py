@@ -3,86 +3,21 @@
 A family is a module of `stages.models.families` with a `FAMILY`, which changes the shape of a Llama without biases.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, Literal, TypeGuard, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from artifacts.errors import BadInputError
-from stages.models.json_file import read_json, refuse_own_code, shown
+from stages.models.json_file import ConfigFile, read_json, refuse_own_code
+from stages.models.rope import Rope, read_rope
 from stages.models.value_head import VALUE_HEAD, ValueHead
 
 _MAX_LAYERS = 4096
-_MAX_SIZE = 2**31 - 1
-_MAX_NUMBER = 1e30
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-LayerType = Literal["full_attention", "sliding_attention"]
-
-
-@dataclass(frozen=True)
-class LinearScaling:
-    """All rotation frequencies are divided by `factor`."""
-
-    factor: float
-
-
-@dataclass(frozen=True)
-class Llama3Scaling:
-    """Llama 3's scaling of the low rotation frequencies."""
-
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_max_positions: int
-
-
-@dataclass(frozen=True)
-class YarnScaling:
-    """YaRN (arXiv 2309.00071): low frequencies are divided by `factor`, and queries and keys are multiplied.
-
-    Attributes:
-        attention_factor: Factor of queries and keys.
-        beta_fast: Turns in the original context at and above which a frequency is unchanged.
-        beta_slow: Turns up to which a frequency is divided by the whole factor.
-        truncate: Whether the bounds between the two are rounded to whole dimensions.
-    """
-
-    factor: float
-    original_max_positions: int
-    attention_factor: float
-    beta_fast: float
-    beta_slow: float
-    truncate: bool
-
-
-@dataclass(frozen=True)
-class LongRopeScaling:
-    """LongRoPE (arXiv 2402.13753) within the original context."""
-
-    divisors: tuple[float, ...]
-    attention_factor: float
-
-
-RopeScaling = LinearScaling | Llama3Scaling | YarnScaling | LongRopeScaling
-
-
-@dataclass(frozen=True)
-class Rope:
-    """Rotary positions.
-
-    Attributes:
-        theta: Base of the frequencies.
-        dims: Number of rotated dimensions of a head; the first ones.
-        scaling: Change of the frequencies; None for none.
-    """
-
-    theta: float
-    dims: int
-    scaling: RopeScaling | None = None
 
 
 @dataclass(frozen=True)
@@ -190,95 +125,6 @@ class DecoderShape:
         if window is None or (window >= self.max_positions and rope is None):
             return self
         return replace(self, sliding_window=window, sliding_layers=tuple(layers), sliding_rope=rope)
-
-
-class ConfigFile:
-    """A config.json whose values are checked when they are read.
-
-    Args:
-        path: Path of the file.
-        values: Content of the file, or of a table in it.
-        defaults: Values of keys that are missing.
-
-    Attributes:
-        written: Content of the file, without defaults.
-    """
-
-    def __init__(self, path: Path, values: Mapping[str, Any], defaults: Mapping[str, object] | None = None) -> None:
-        self.path, self.written = path, values
-        self._values = {**(defaults or {}), **values}
-
-    def stated(self, name: str) -> object:
-        """Returns a value without checks, or None if there is none."""
-        return self._values.get(name)
-
-    def table(self, name: str) -> dict[str, Any]:
-        """Returns a table, empty if there is none."""
-        value = self.stated(name)
-        if value is not None and not isinstance(value, dict):
-            raise self.refusal(name, value, "a table")
-        return cast("dict[str, Any]", value or {})
-
-    def count(self, name: str, default: int | None = None, *, most: int = _MAX_SIZE) -> int:
-        """Returns a whole number from 1 to `most`."""
-        value = self._stated_or(name, default)
-        if type(value) is not int or not 1 <= value <= most:
-            raise self.refusal(name, value, f"a whole number from 1 to {most}")
-        return value
-
-    def number(self, name: str, default: float | None = None) -> float:
-        """Returns a finite number above 0."""
-        value = self._stated_or(name, default)
-        if not _is_number(value):
-            raise self.refusal(name, value, "a finite number above 0")
-        return float(value)
-
-    def numbers(self, name: str, length: int) -> tuple[float, ...]:
-        """Returns a list of `length` finite numbers above 0 as a tuple."""
-        value = self.stated(name)
-        if not isinstance(value, list) or len(value) != length or not all(map(_is_number, cast("list[Any]", value))):
-            raise self.refusal(name, value, f"{length} finite numbers above 0")
-        return tuple(map(float, cast("list[Any]", value)))
-
-    def switch(self, name: str) -> bool:
-        """Returns true or false; false if there is no value."""
-        value = self.stated(name)
-        if value is not None and not isinstance(value, bool):
-            raise self.refusal(name, value, "true or false")
-        return bool(value)
-
-    def sliding_layers(self, layers: int, every: int) -> list[int]:
-        """Returns the numbers of the sliding layers in `layer_types`; without it, all but each `every`-th layer."""
-        types = self.stated("layer_types")
-        if types is None:
-            return [layer for layer in range(layers) if (layer + 1) % every]
-        if not isinstance(types, list) or len(types) != layers or not set(map(str, types)) <= set(get_args(LayerType)):
-            raise self.refusal("layer_types", types, f"{layers} times {' or '.join(get_args(LayerType))}")
-        return [layer for layer, kind in enumerate(cast("list[str]", types)) if kind == "sliding_attention"]
-
-    def refuse(self, **expected: object) -> None:
-        """Refuses values of keys that change the computation; a key without a value passes."""
-        for name, value in expected.items():
-            if (stated := self.stated(name)) not in (None, value):
-                raise self.refusal(name, stated, f"{value!r}" if isinstance(value, str) else json_word(value))
-
-    def refusal(self, name: str, value: object, expected: str, remedy: str = "") -> BadInputError:
-        """Returns the error that refuses a value."""
-        stated = "no value" if value is None else shown(value)
-        return BadInputError(f"{self.path}: {name}", stated, expected, remedy)
-
-    def _stated_or(self, name: str, default: object) -> object:
-        value = self.stated(name)
-        return default if value is None else value
-
-
-def json_word(value: object) -> str:
-    """Returns a switch or null as JSON spells it."""
-    return "null" if value is None else str(value).lower()
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return not isinstance(value, bool) and isinstance(value, int | float) and 0 < value <= _MAX_NUMBER
 
 
 @dataclass(frozen=True)
@@ -390,70 +236,3 @@ def _family(config: ConfigFile) -> Family:
     if stated is not None and not (isinstance(stated, list) and family.architecture in stated):
         raise config.refusal("architectures", stated, f"{family.architecture}, the architecture of model_type {name}")
     return family
-
-
-def read_rope(
-    config: ConfigFile, head_dim: int, layers: LayerType = "full_attention", *, theta_key: str = "rope_theta"
-) -> Rope:
-    """Returns the rotary positions of a kind of layers, in the spelling of transformers 4 or 5.
-
-    Args:
-        config: The config.json.
-        head_dim: Width of a head.
-        layers: Table of `rope_parameters` that is read if it has a table for each kind.
-        theta_key: Key of the base in the spelling of transformers 4, which scales `full_attention` only.
-
-    Raises:
-        BadInputError: A value is missing or wrong, or the scaling is not supported.
-    """
-    table = config.table("rope_parameters")
-    table = ConfigFile(config.path, table).table(layers) if layers in table else table
-    rope = ConfigFile(config.path, table | (config.table("rope_scaling") if layers == "full_attention" else {}))
-    theta = rope.number("rope_theta", config.number(theta_key, 10_000.0))
-    if layers == "full_attention" and config.written.get(theta_key, theta) != theta:
-        raise config.refusal(theta_key, config.stated(theta_key), f"{theta}, as in rope_parameters")
-    share = rope.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0))
-    dims = int(head_dim * share)
-    if not 0 < dims <= head_dim or dims % 2:
-        raise config.refusal("partial_rotary_factor", share, f"an even part of the {head_dim} dimensions of a head")
-    return Rope(theta, dims, _scaling(config, rope, dims))
-
-
-def _scaling(config: ConfigFile, rope: ConfigFile, dims: int) -> RopeScaling | None:
-    match rope.stated("rope_type") or rope.stated("type") or "default":
-        case "default":
-            return None
-        case "linear":
-            return LinearScaling(rope.number("factor"))
-        case "llama3":
-            return Llama3Scaling(
-                factor=rope.number("factor"),
-                low_freq_factor=rope.number("low_freq_factor"),
-                high_freq_factor=rope.number("high_freq_factor"),
-                original_max_positions=_original_positions(config, rope),
-            )
-        case "yarn":
-            factor = rope.number("factor")
-            rope.refuse(mscale=None, mscale_all_dim=None)
-            return YarnScaling(
-                factor=factor,
-                original_max_positions=_original_positions(config, rope),
-                attention_factor=rope.number("attention_factor", 1.0 + 0.1 * math.log(max(factor, 1.0))),
-                beta_fast=rope.number("beta_fast", 32.0),
-                beta_slow=rope.number("beta_slow", 1.0),
-                truncate=rope.stated("truncate") is None or rope.switch("truncate"),
-            )
-        case "longrope" | "su":
-            original = _original_positions(config, rope)
-            longer = max(1.0, rope.number("factor", config.count("max_position_embeddings") / original))
-            factor = math.sqrt(1.0 + math.log(longer) / math.log(original))
-            divisors = rope.numbers("short_factor", dims // 2)
-            return LongRopeScaling(divisors, rope.number("attention_factor", factor))
-        case kind:
-            raise config.refusal("rope_type", kind, "'default', 'linear', 'llama3', 'yarn' or 'longrope'")
-
-
-def _original_positions(config: ConfigFile, rope: ConfigFile) -> int:
-    """Returns the length of the context before scaling; transformers prefers the config's own key to the table's."""
-    key = "original_max_position_embeddings"
-    return config.count(key, rope.count(key, config.count("max_position_embeddings")))

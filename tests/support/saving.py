@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from stages.models.shape import DecoderShape, Rope
+from stages.models.rope import Rope
+from stages.models.shape import DecoderShape
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.model.placement import place
 from stages.training.trainable import EVERYTHING, TrainableConfig

@@ -22,7 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_flatten
 
 from flows.config.model_size import LayerSizes
-from stages.models.shape import DecoderShape, Rope
+from stages.models.rope import Rope
+from stages.models.shape import DecoderShape
 from stages.training.job import LossConfig, OptimizerConfig
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.model.policy import DecoderModel

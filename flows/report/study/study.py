@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from artifacts.store.store import Store
-from flows.lookup.history import RunRecord, alarms_of
+from flows.lookup.alarms import alarms_of
+from flows.lookup.history import RunRecord
 from flows.report.metrics import interval_text, makes_statements, without_empty
 from flows.report.study.benchmark import BenchmarkModels
 from flows.report.study.pictures import cost_plot, difficulty_plot, learning_plot, lengths_plot, reliability_plot

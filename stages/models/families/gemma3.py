@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
-from stages.models.shape import ConfigFile, DecoderShape, Family, LayerNorms, read_rope
+from stages.models.json_file import ConfigFile
+from stages.models.rope import read_rope
+from stages.models.shape import DecoderShape, Family, LayerNorms
 
 _NORMS = LayerNorms(
     "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from stages.models.shape import ConfigFile, DecoderShape, Family
+from stages.models.json_file import ConfigFile
+from stages.models.shape import DecoderShape, Family
 
 
 def _describe(shape: DecoderShape, config: ConfigFile) -> DecoderShape:

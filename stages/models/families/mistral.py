@@ -1,6 +1,7 @@
 """Mistral: all layers slide if there is a window, as in its first release."""
 
-from stages.models.shape import ConfigFile, DecoderShape, Family
+from stages.models.json_file import ConfigFile
+from stages.models.shape import DecoderShape, Family
 
 
 def _describe(shape: DecoderShape, config: ConfigFile) -> DecoderShape:

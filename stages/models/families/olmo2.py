@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from stages.models.shape import ConfigFile, DecoderShape, Family, LayerNorms
+from stages.models.json_file import ConfigFile
+from stages.models.shape import DecoderShape, Family, LayerNorms
 
 
 def describe_olmo2(shape: DecoderShape, config: ConfigFile) -> DecoderShape:

@@ -1,7 +1,9 @@
 """OLMo 3: OLMo 2 with sliding layers, all but every fourth; only the others have scaled rotary positions."""
 
 from stages.models.families.olmo2 import describe_olmo2
-from stages.models.shape import ConfigFile, DecoderShape, Family, read_rope
+from stages.models.json_file import ConfigFile
+from stages.models.rope import read_rope
+from stages.models.shape import DecoderShape, Family
 
 
 def _describe(shape: DecoderShape, config: ConfigFile) -> DecoderShape:

@@ -6,7 +6,9 @@ not, so no trainer could match both.
 
 from dataclasses import replace
 
-from stages.models.shape import ConfigFile, DecoderShape, Family, LongRopeScaling
+from stages.models.json_file import ConfigFile
+from stages.models.rope import LongRopeScaling
+from stages.models.shape import DecoderShape, Family
 
 
 def _describe(shape: DecoderShape, config: ConfigFile) -> DecoderShape:

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from stages.models.families.qwen3 import describe_qwen3
-from stages.models.shape import ConfigFile, DecoderShape, Experts, Family
+from stages.models.json_file import ConfigFile
+from stages.models.shape import DecoderShape, Experts, Family
 
 
 def _describe(shape: DecoderShape, config: ConfigFile) -> DecoderShape:

@@ -15,7 +15,8 @@ from artifacts.errors import SEE_DOCTOR, BadInputError, DeerstalkerError, Transi
 from artifacts.local.log_tail import tail_of, without_prefix
 from stages.hardware.compute_type import engine_build
 from stages.models.adapter_config import ENGINE_RANKS
-from stages.models.shape import LongRopeScaling, read_shape
+from stages.models.rope import LongRopeScaling
+from stages.models.shape import read_shape
 from stages.processes.guarded import GuardedProcess
 from stages.processes.memory import kernel_kills, refused_allocation
 from stages.processes.scratch import Scratch

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
-from stages.models.shape import DecoderShape, Rope
+from stages.models.rope import Rope
+from stages.models.shape import DecoderShape
 from stages.training.model.attention import AttentionInputs, TreeSelfAttention, attention_tree
 from stages.training.model.components import TransformerDecoder, TransformerSelfAttentionLayer
 from stages.training.model.head import token_statistics

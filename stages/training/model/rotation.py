@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from stages.models.shape import LinearScaling, Llama3Scaling, LongRopeScaling, Rope, YarnScaling
+from stages.models.rope import LinearScaling, Llama3Scaling, LongRopeScaling, Rope, YarnScaling
 
 
 def rotation_frequencies(rope: Rope) -> Tensor:

@@ -13,7 +13,8 @@ from flows.config.model_size import shape_of_config
 from stages.models.convert import convert_folder
 from stages.models.folder import check_folder
 from stages.models.from_scratch import ScratchModel, make_scratch
-from stages.models.shape import LongRopeScaling, YarnScaling, describe, families, read_shape
+from stages.models.rope import LongRopeScaling, YarnScaling
+from stages.models.shape import describe, families, read_shape
 from stages.models.source import check_source
 from stages.models.spellings import both_in_config
 from stages.training.model.rotation import rotation_factor, rotation_frequencies

@@ -17,7 +17,8 @@ from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.schemas import PUZZLES, RESULTS
 from artifacts.store.store import Store
-from flows.lookup.history import IterationRecord, read_iteration, read_run, with_alarms
+from flows.lookup.alarms import with_alarms
+from flows.lookup.history import IterationRecord, read_iteration, read_run
 from flows.report.figures import iteration_figures, page_columns
 from flows.report.html.run_report import PAGE as REPORT
 from flows.report.html.run_report import report_files

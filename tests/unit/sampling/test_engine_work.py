@@ -1,6 +1,7 @@
 """The FLOPs and bytes by which `tests.benchmarks.versus_trl` judges engines, by hand."""
 
-from stages.models.shape import DecoderShape, Rope
+from stages.models.rope import Rope
+from stages.models.shape import DecoderShape
 from tests.support.engine_work import Sampled, Work, decode_work, prefill_work
 
 SHAPE = DecoderShape(

@@ -11,7 +11,8 @@ from safetensors.numpy import save_file
 from transformers import AutoModelForCausalLM
 
 from artifacts.errors import BadInputError
-from stages.models.shape import DecoderShape, Experts, Rope, read_shape
+from stages.models.rope import Rope
+from stages.models.shape import DecoderShape, Experts, read_shape
 from stages.training.checkpointing.checkpoint import published_name
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.model.parts import Mixture, feed_forward

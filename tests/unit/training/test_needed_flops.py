@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from stages.grpo.groups import Branch, Group
-from stages.models.shape import DecoderShape, Rope
+from stages.models.rope import Rope
+from stages.models.shape import DecoderShape
 from tests.support.step_work import Row, head_work, layer_work
 from tests.support.trainer_work import draw_groups, needed_flops
 
