@@ -4,16 +4,11 @@ import logging
 import time
 from dataclasses import replace
 
+from artifacts.errors import DeerstalkerError
 from artifacts.layout import RunLayout
 from artifacts.store.store import Store
-from flows.lookup.history import (
-    IterationRecord,
-    RunRecord,
-    alarm_point,
-    alarm_rule,
-    alarms_of,
-    read_run,
-)
+from flows.lookup.alarms import alarm_point, alarm_rule, alarms_of
+from flows.lookup.history import IterationRecord, RunRecord, read_run
 from flows.orchestration.api_errors import API_ERRORS
 from flows.orchestration.reward_alarm import emit_reward_alarm
 from flows.report.figures import IterationFigures, iteration_figures
@@ -35,7 +30,7 @@ KEPT = 50
 
 
 class ShownRun:
-    """Shows a run in its tracker and in Prefect's interface; errors of Prefect's API are only logged."""
+    """Shows a run in its tracker and in Prefect's interface; a page that cannot be made is only logged."""
 
     def __init__(
         self,
@@ -57,7 +52,7 @@ class ShownRun:
         """Shows the run up to an iteration, and returns a warning if reward rises while held-out accuracy falls.
 
         Iterations of which no stage is executed are shown with the first one that is: a run of a thousand goes on in
-        seconds. Only a tracker gets each of them.
+        seconds. A tracker gets them at once.
 
         Args:
             newest: The iteration, which has published all its artifacts.
@@ -66,7 +61,6 @@ class ShownRun:
         if self._record is None and not executed and self.tracker is NO_TRACKER:
             return None
         record = self._up_to(newest)
-        self._track(record)
         if executed:
             view = RunView(record, self.store, list(self._figures.values()))
             self._show_in_prefect(view, slow=time.monotonic() >= self._slow_due_at)
@@ -90,9 +84,9 @@ class ShownRun:
     def _up_to(self, newest: IterationRecord) -> RunRecord:
         """Returns the run up to an iteration, which replaces what is known of it: a refresh may have changed it.
 
-        Of older iterations it has only what pages need: iteration 0, the promoted one, the newest `KEPT`, and of the
-        others the decisions about the phase. It has neither suites nor results after training: both belong to a run
-        that has ended, whose iterations are all read.
+        The tracker gets all iterations that it has not seen. Of older ones the record has only what pages need:
+        iteration 0, the promoted one, the newest `KEPT`, and of the others the decisions about the phase. It has
+        neither suites nor results after training: both belong to a run that has ended, whose iterations are all read.
         """
         n = newest.number
         if self._record is None:
@@ -109,6 +103,7 @@ class ShownRun:
             others = [item for item in self._record.iterations if item.number != n]
             promoted = read_promoted(self.store, self.layout.promoted)
             record = replace(self._record, promoted=promoted, iterations=[*others, newest])
+        self._track(record)
         wanted = {0, record.promoted.iteration if record.promoted else 0, *range(n - KEPT + 1, n + 1)}
         kept = [item if item.number in wanted else _decision_about_phase(item) for item in record.iterations]
         self._record = replace(record, iterations=[item for item in kept if item.manifests])
@@ -140,7 +135,7 @@ class ShownRun:
         started = time.monotonic()
         try:
             show_in_prefect(view, slow=slow, link=self._link)
-        except API_ERRORS as error:
+        except (*API_ERRORS, DeerstalkerError) as error:  # no decision depends on a page
             self._log.warning("the run's pages in Prefect are not up to date: %s", error)
         if slow:
             ended = time.monotonic()

@@ -3,18 +3,22 @@
 import gc
 import json
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from artifacts.documents.run_files import read_recipe, recipe_bytes
+from artifacts.errors import IntegrityError
 from artifacts.layout import RunLayout
 from artifacts.manifest import Manifest
+from artifacts.reading import Artifact
 from artifacts.store.store import Store
 from flows.lookup.history import read_iteration, read_run
 from flows.report import shown_run
 from flows.report.figures import iteration_figures
+from flows.report.metric_names import iteration_metrics
 from flows.report.prefect_pages.ui import TABLE_ROWS, show_in_prefect
 from flows.report.run_view import RunView
 from flows.report.shown_run import ShownRun
@@ -57,6 +61,47 @@ def test_it_keeps_the_newest_manifests_and_shows_all_iterations(
         assert f"{n} of {ITERATIONS} iterations." in prefect_pages["made-summary"]["data"]
     everything = sum(len(item.manifests) + (item.state is not None) for item in record.iterations)
     assert manifests() - before <= 2 * one < everything, "those of iteration 0 and of the newest one, which is promoted"
+
+
+class Kept:
+    """A tracker that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.figures: dict[int, Mapping[str, float]] = {}
+
+    def log(self, iteration: int, figures: Mapping[str, float]) -> None:
+        assert iteration not in self.figures
+        self.figures[iteration] = figures
+
+    def conclude(self, figures: Mapping[str, float]) -> None: ...
+    def close(self) -> None: ...
+
+
+def test_a_tracker_gets_all_iterations_of_a_run_that_goes_on(
+    made: tuple[Store, RunLayout], prefect_pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first row comes late, and of most iterations before that only the figures are kept."""
+    monkeypatch.setattr(shown_run, "KEPT", 1)
+    store, layout = made
+    whole = {item.number: iteration_metrics(item) for item in read_run(store, layout.run).iterations}
+    tracker = Kept()
+    shown = ShownRun(layout, store, tracker, logging.getLogger("shown"))
+    for n in range(ITERATIONS - 1, ITERATIONS + 1):
+        shown.iteration_finished(read_iteration(store, layout, n), executed=n == ITERATIONS)
+    assert tracker.figures == whole
+
+
+def test_a_page_that_cannot_be_made_does_not_end_the_run(
+    made: tuple[Store, RunLayout], shown: ShownRun, prefect_pages: Pages, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, layout = made
+    report = Artifact.at(store, layout.iteration(0, "report"))
+    for name in report.manifest.files:
+        store.write_bytes(f"{report.key}/{report.manifest.attempt}/{name}", b"damaged")
+    shown.iteration_finished(read_iteration(store, layout, ITERATIONS), executed=True)
+    assert "pages in Prefect are not up to date" in caplog.text
+    with pytest.raises(IntegrityError):
+        shown.finished()
 
 
 def test_the_summary_names_the_iteration_that_is_promoted_by_now(
