@@ -217,7 +217,7 @@ def opened_run(
             stop_after=stop_after,
             before_writing=before_writing,
             settle_rows=settle_rows,
-            published=last_iteration(store, layout),
+            published=min(last_iteration(store, layout), last),
         )
 
     with (

@@ -72,7 +72,7 @@ class Session(Stages):
         self._has_phases = bool(recipe.phases)
         self.before_writing = before_writing
         self.settle_rows = settle_rows
-        self._looked_up, self._shows = published - SHOWN_AGAIN, False
+        self._looked_up, self._shows = published - SHOWN_AGAIN, published <= SHOWN_AGAIN
         if stop_after is not None:
             name, _, number = stop_after.partition("@")
             self.last_task_run = task_run_name(name, _iteration_label(int(number)))

@@ -4,7 +4,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from artifacts.layout import STATE_PARTS, WEIGHTS_PARTS, RunLayout, is_within, manifest_key, state_key
+from artifacts.layout import (
+    IN_ATTEMPT,
+    STATE_PARTS,
+    WEIGHTS_PARTS,
+    RunLayout,
+    artifact_of,
+    is_within,
+    manifest_key,
+    state_key,
+)
 from artifacts.manifest import Manifest, Pruned
 from artifacts.reading import Artifact, is_published
 from artifacts.refs import Decision, OptimizerState
@@ -89,7 +98,7 @@ class OldStates:
 
     def __init__(self, store: Store, layout: RunLayout, keep_every: int) -> None:
         self._store, self._layout, self._keep_every = store, layout, keep_every
-        self._earlier: list[int] = []
+        self._earlier: list[int] | None = None
         self._unsaved: list[int] = []
 
     def iteration_finished(self, n: int) -> None:
@@ -100,6 +109,8 @@ class OldStates:
         Raises:
             IntegrityError: A decision or a manifest of the run is damaged.
         """
+        if self._earlier is None:
+            self._earlier, self._unsaved = self._left_before(n)
         decision = read_decision(
             Artifact.at(self._store, self._layout.iteration(n, "decision"), Decision).ref, self._store
         )
@@ -119,7 +130,26 @@ class OldStates:
             for key in keys - needed:
                 if is_published(self._store, key):
                     self._remove(key)
-        self._earlier = left if self._keep_every and n % self._keep_every == 0 else [*left, n]
+        self._earlier = left if self._keeps(n) else [*left, n]
+
+    def _left_before(self, n: int) -> tuple[list[int], list[int]]:
+        """Returns what earlier commands have left before iteration `n`, where a run goes on.
+
+        Returns:
+            The iterations with files of a state that may go, and those with weights whose state is not published.
+        """
+        keys = self._store.list(self._layout.iterations) if n else []
+        files = filter(None, map(IN_ATTEMPT.fullmatch, keys))
+        stored = {part[0] for file in files if (part := self._layout.part_of(file[1])) and part[1] in STATE_PARTS}
+        earlier = [number for number in sorted(stored) if number < n and not self._keeps(number)]
+        if not earlier:
+            return [], []
+        published = set(filter(None, map(artifact_of, keys)))
+        parts = ((number, self._layout.iteration(number, part)) for number in range(n) for part in WEIGHTS_PARTS)
+        return earlier, sorted({at for at, key in parts if key in published and state_key(key) not in published})
+
+    def _keeps(self, number: int) -> bool:
+        return self._keep_every > 0 and number % self._keep_every == 0
 
     def _sources_of_unsaved(self, n: int) -> set[str]:
         """Returns the keys of all inputs of the iteration's weights whose optimizer state is not published yet."""

@@ -48,10 +48,10 @@ def run(store: Store, best: dict[int, int], standing: dict[int, int], *, carry_s
         publish(store, n, "decision", Decision, decision.as_json())
 
 
-def finish(store: Store, keep_every: int, last: int) -> None:
-    """Does what a command does that runs or finds iterations 0 to `last`."""
+def finish(store: Store, keep_every: int, last: int, first: int = 0) -> None:
+    """Does what a command does that runs or finds iterations 0 to `last`, of which it shows those from `first`."""
     states = OldStates(store, LAYOUT, keep_every)
-    for n in range(last + 1):
+    for n in range(first, last + 1):
         states.iteration_finished(n)
 
 
@@ -68,8 +68,8 @@ def left(store: Store, part: str = "optimizer_state") -> list[int]:
 def test_the_newest_and_those_of_a_rollback_stay(tmp_path: Path, keep_every: int, expected: list[int]) -> None:
     store = Store.open(str(tmp_path / "store"))
     run(store, best={n: min(n, 4) for n in range(7)}, standing={n: min(n, 3) for n in range(7)})
-    for _ in range(2):  # the second time as a command that continues the run
-        finish(store, keep_every, 6)
+    for first in (0, 0, 5):  # the second and the third as commands that continue the run
+        finish(store, keep_every, 6, first)
         assert left(store) == expected
         # No rollback returns to a critic.
         assert left(store, "critic_state") == [n for n in range(1, 7) if n == 6 or (keep_every and n % keep_every == 0)]
@@ -90,6 +90,18 @@ def test_a_state_goes_when_its_checkpoint_is_no_longer_the_best(tmp_path: Path) 
     assert left(store) == [4, 5]
     with pytest.raises(BadInputError, match=r"pruned on .*\(keep_state_every = 0: all but the newest.*train again"):
         Artifact.at(store, LAYOUT.iteration(1, "optimizer_state")).local_folder(tmp_path)
+
+
+@pytest.mark.parametrize(("keep_every", "expected"), [(0, [4, 6]), (2, [2, 4, 6])])
+def test_states_of_iterations_that_are_not_shown_again_go_too(
+    tmp_path: Path, keep_every: int, expected: list[int]
+) -> None:
+    store = Store.open(str(tmp_path / "store"))
+    run(store, best={n: min(n, 4) for n in range(7)}, standing={n: min(n, 4) for n in range(7)})
+    assert left(store) == list(range(1, 7)), "the run began with keep_state_every = null"
+    finish(store, keep_every, 6, first=5)
+    assert left(store) == expected and left(store, "critic_state") == [n for n in expected if n != 4 or keep_every]
+    assert verify(store).damaged == []
 
 
 def test_a_state_stays_until_the_next_one_is_published(tmp_path: Path) -> None:
@@ -142,6 +154,8 @@ def test_it_stays_also_after_iterations_that_do_not_wait_for_the_state(tmp_path:
     for n in range(5):
         states.iteration_finished(n)
     assert {1, 4} <= set(left(store)), "the end of the run trains iteration 2 again"
+    finish(store, 3, 4, first=4)
+    assert {1, 4} <= set(left(store)), "and so does that of a command that continues it"
 
 
 def test_an_interrupted_removal_is_finished(tmp_path: Path) -> None:
