@@ -91,6 +91,8 @@ class ArtifactAddress(Generic[K]):
         manifest = Manifest.from_bytes(data, f"{self.store.url}/{manifest_key(self.key)}")
         if self.refresh and self.refresh.outdates(manifest, identity):
             self.store.write_bytes(f"{self.key}/{manifest.attempt}/{REFRESHED_NAME}", data)
+            if not self._is_still(data):
+                return self.find_manifest(identity)  # another process has made it again meanwhile
             self.store.delete(manifest_key(self.key))
             return None
         if manifest.identity_digest != identity.digest:
@@ -121,6 +123,12 @@ class ArtifactAddress(Generic[K]):
     def progress_key(self, identity: Identity) -> str:
         """Returns the key of the folder that all resumable attempts under an identity share."""
         return f"{self.key}/{self._progress_name(identity)}"
+
+    def _is_still(self, manifest: bytes) -> bool:
+        try:
+            return self.store.read_bytes(manifest_key(self.key)) == manifest
+        except MissingKeyError:
+            return False
 
     def _progress_name(self, identity: Identity) -> str:
         return progress_name(identity, self.refresh.label(identity.stage) if self.refresh else "")

@@ -29,10 +29,10 @@ def freeze_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
         IdentityMismatchError: The name is taken by a run of another recipe.
     """
     text = recipe_bytes(recipe.model_dump(mode="json"))
-    if store.create_bytes(layout.recipe, text):
-        store.create_bytes(layout.sums, sums_of({layout.recipe.removeprefix(f"{layout.root}/"): text}))
-    else:
+    if not store.create_bytes(layout.recipe, text):
         check_recipe(store, layout, recipe)
+        text = store.read_bytes(layout.recipe)  # a killed attempt may have left it without its checksum
+    store.create_bytes(layout.sums, sums_of({layout.recipe.removeprefix(f"{layout.root}/"): text}))
 
 
 def recipe_to_continue(store: Store, layout: RunLayout, recipe: Recipe) -> Recipe:

@@ -9,7 +9,7 @@ from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError, IdentityMismatchError, IntegrityError
 from artifacts.identity import Identity
 from artifacts.layout import RunLayout
-from artifacts.reading import is_published
+from artifacts.reading import Artifact, is_published
 from artifacts.refresh import Refresh, Refreshes, RefreshRequest, record_done, record_request
 from artifacts.refs import Decision, Grades, Ref, Rollouts
 from artifacts.store.store import Store
@@ -93,6 +93,23 @@ def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(BadInputError, match="refresh"):
         refreshes(name, store=store)
     assert store.list() == []
+
+
+def test_what_another_process_makes_again_meanwhile_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, key = Store.open("memory://refresh-meanwhile"), LAYOUT.iteration(1, "rollouts")
+    publish(ArtifactAddress(store, key, Rollouts), "sample", b"old")
+    mine, other = (ArtifactAddress(store, key, Rollouts, refresh_of("sample", since=datetime.now(UTC))) for _ in "ab")
+    write, made = store.write_bytes, list[Ref[Rollouts]]()
+
+    def write_slowly(key: str, data: bytes) -> None:
+        write(key, data)
+        monkeypatch.undo()
+        made.append(publish(other, "sample", b"new"))
+
+    monkeypatch.setattr(store, "write_bytes", write_slowly)
+    found = mine.find(Identity.of("sample", 1, {}))
+    assert made and found and found.digest == made[0].digest
+    assert Artifact.at(store, key, Rollouts).read_bytes("x") == b"new"
 
 
 def test_the_same_request_goes_on_until_it_is_done() -> None:
