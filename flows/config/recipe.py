@@ -100,7 +100,7 @@ class Recipe(Config):
         le=1,
         description="1: iteration i + 1 is sampled from the weights before iteration i's update, while iteration i is "
         "trained. `finetune.loss` then has old_logprobs 'trainer' and importance_correction 'token_truncate', unless "
-        "they are set. 0: iterations are sampled from the newest weights.",
+        "they are set, `kind` is 'masked' or the loss is your own. 0: iterations are sampled from the newest weights.",
     )
     model: ModelConfig
     puzzles: PrepareConfig = Field(default_factory=PrepareConfig)
@@ -321,7 +321,7 @@ class Recipe(Config):
                 "iterate_ahead samples from older weights than those that teach compares with: set it to 0"
             )
         loss = self.finetune.loss
-        if loss.old_logprobs == "trainer" and loss.importance_correction == "none":
+        if loss.old_logprobs == "trainer" and loss.importance_correction == "none" and loss.function is None:
             raise ValueError(
                 "iterate_ahead samples from older weights, and finetune.loss does not correct for them: drop "
                 "importance_correction = 'none' and temperature_of = 'loss', or set old_logprobs to 'sampler'"
@@ -394,15 +394,18 @@ class Recipe(Config):
 def _with_correction(data: dict[str, Any]) -> dict[str, Any]:
     """Returns a recipe's plain settings; with `iterate_ahead` the loss corrects for older weights by default.
 
-    With `old_logprobs = "sampler"` the loss needs no factor, because its ratio compares with the older weights.
+    With `old_logprobs = "sampler"`, the default of masked losses, the loss needs no factor, because its ratio compares
+    with the older weights. A loss of the user's own gets both log-probabilities and corrects for them itself.
     """
     finetune = data.get("finetune", {})
     loss = finetune.get("loss", {}) if isinstance(finetune, dict) else None
     if not data.get("iterate_ahead") or not isinstance(loss, dict):
         return data
-    if loss.get("old_logprobs") == "sampler" or loss.get("temperature_of") == "loss":
+    by_ratio = loss.get("old_logprobs", "sampler" if loss.get("kind") == "masked" else "trainer") == "sampler"
+    if by_ratio or loss.get("temperature_of") == "loss":
         return data
-    corrected = {"old_logprobs": "trainer", "importance_correction": "token_truncate", **loss}
+    correction = {} if loss.get("function") else {"importance_correction": "token_truncate"}
+    corrected = {"old_logprobs": "trainer", **correction, **loss}
     return {**data, "finetune": {**finetune, "loss": corrected}}
 
 

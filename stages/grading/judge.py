@@ -28,7 +28,13 @@ from stages.grpo.rewards import RewardConfig
 WHERE = "grade.reward.judge"
 _PLACEHOLDER = re.compile(r"\{(prompt|completion|answer)\}")
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?")
-_OUT_OF = re.compile(r"(?<!\s)\s*/\s*\d+(?:\.\d+)?")  # without the first part, long runs of spaces take quadratic time
+_N = r"\d+(?:\.\d+)?"
+_SCALE = re.compile(  # each part begins where nothing before it could: long runs of spaces take linear time
+    rf"(?<![\w.]){_N}\s*(?:-|\u2013|to\b)\s*{_N}"
+    rf"|(?<!\s)\s*/\s*{_N}|\bout\s+of\s+{_N}|(?<=\d)\s+of\s+{_N}|\bmax(?:\.|imum\b)?(?:\s+of\b)?\s*{_N}",
+    re.IGNORECASE,
+)
+"""What tells of the scale: `0 to 10`, `/10`, `out of 10`, `max. 10`."""
 
 
 class JudgeConfig(ApiRequest, Access):
@@ -38,7 +44,7 @@ class JudgeConfig(ApiRequest, Access):
         min_length=1,
         description="Question to the judge about a completion. {prompt}, {completion} (without its thought) and "
         "{answer} (the right one) are filled in; other braces have no meaning. Its score is the last number of "
-        "its reply; a number after a slash does not count, as in 7/10.",
+        "its reply, without those of the scale: 7/10, 7 out of 10, 0 to 10, max. 10.",
     )
     worst: float = Field(default=0.0, description="Score that is worth 0.")
     best: float = Field(default=10.0, description="Score that is worth `weight`; those between count in proportion.")
@@ -47,7 +53,8 @@ class JudgeConfig(ApiRequest, Access):
     max_cost: float | None = Field(
         default=None,
         ge=0.0,
-        description="Dollars that the judge may cost in an iteration, all attempts together; needs `price` and "
+        description="Dollars that a judge's replies may cost in an iteration, all attempts together; what lost "
+        "requests may have cost counts in the attempt that lost them. Needs `price` and "
         "`parameters.max_tokens`. null: no limit.",
     )
 
@@ -100,7 +107,7 @@ class JudgeConfig(ApiRequest, Access):
 
     def score(self, reply: str) -> float | None:
         """Returns the reward of a reply, from 0 to `weight`; None if no number in it is a score."""
-        numbers = _NUMBER.findall(_OUT_OF.sub("", said(reply, DEFAULT_THINKING)))
+        numbers = _NUMBER.findall(_SCALE.sub("", said(reply, DEFAULT_THINKING)))
         if not numbers:
             return None
         share = (float(numbers[-1]) - self.worst) / (self.best - self.worst)
@@ -167,7 +174,8 @@ def verdicts(
         on_answer: Called after each bought reply with the number bought so far and the number to buy.
 
     Raises:
-        BadInputError: The server refuses the key, the model or the parameters, or no reply has a score.
+        BadInputError: The server refuses the key, the model or the parameters, or no reply has a score
+            although at least half of the completions have an answer to judge.
         BudgetReachedError: The next reply might cost more than `max_cost` allows.
         TransientError: Questions had no reply after all retries.
     """
@@ -205,7 +213,8 @@ def verdicts(
     scores = {  # a reply that was cut may end with any number
         text: config.score(reply) if outcome == "answered" else None for text, (reply, outcome) in answers.items()
     }
-    if scores and not any(score is not None for score in scores.values()):
+    judged = sum(text is not None for text in texts)
+    if scores and not any(score is not None for score in scores.values()) and 2 * judged >= len(texts):
         raise BadInputError(
             WHERE,
             f"no score in any of {len(scores)} replies, such as {next(iter(answers.values()))[0][:80]!r}",

@@ -20,7 +20,8 @@ def kl_in_advantages(place: KLPlace, divergences: Tensor, sequences: Tensor, gro
     a baseline (the return of OpenRLHF's group_norm and of REINFORCE++, arXiv 2501.03262; STILL-3).
 
     `sequence_reward`: by the sum of the completion's divergences minus the mean of these sums over its group (T1, arXiv
-    2501.11651). This is the advantage of a reward minus that sum if advantages are not divided by a deviation.
+    2501.11651). If the baseline is the group's mean and nothing is divided by a deviation, this is the advantage of
+    a reward minus that sum.
 
     In both cases advantages are divided by the deviation of the rewards without the penalty, as in OpenRLHF. A group
     whose rewards are uniform without the penalty is in the batch only if `pack.uniform_groups` is `kept`.

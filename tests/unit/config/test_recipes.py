@@ -372,7 +372,11 @@ def test_a_run_name_belongs_to_one_recipe(tmp_path: Path) -> None:
             refusing(store, layout, load_recipe("answers_only", ["seed=5"]))
     assert store.read_bytes(layout.recipe) == frozen
     assert Recipe.model_validate(read_recipe(store, layout)) == load_recipe("answers_only")
-    assert read_sums(store.read_bytes(layout.sums), "sums") == {"recipe.json": hashlib.sha256(frozen).hexdigest()}
+    sums = store.read_bytes(layout.sums)
+    assert read_sums(sums, "sums") == {"recipe.json": hashlib.sha256(frozen).hexdigest()}
+    store.delete(layout.sums)  # a process was killed between the two files
+    freeze_recipe(store, layout, load_recipe("answers_only"))
+    assert store.read_bytes(layout.sums) == sums
 
 
 def test_orders_and_filters_of_texts_by_what_puzzles_are_may_begin(request_of_mine: Callable[..., RunRequest]) -> None:
@@ -596,6 +600,15 @@ def test_a_recipe_that_iterates_ahead_corrects_for_older_weights() -> None:
     assert (own.finetune.loss.old_logprobs, own.finetune.loss.importance_correction) == ("trainer", "sequence_mask")
     ratio = load_recipe("answers_only", ["iterate_ahead=1", "finetune.loss.old_logprobs=sampler"]).finetune.loss
     assert (ratio.old_logprobs, ratio.importance_correction) == ("sampler", "none")
+    masked = load_recipe("sao", ["iterate_ahead=1"]).finetune.loss
+    assert (masked.kind, masked.old_logprobs, masked.importance_correction) == ("masked", "sampler", "none")
+
+
+def test_an_own_loss_that_iterates_ahead_corrects_itself(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def loss(x):\n    return -x.new.exp() * x.advantages / x.sampler.exp()\n")
+    function = f"finetune.loss.function={tmp_path / 'mine.py'}:loss"
+    loss = load_recipe("answers_only", ["iterate_ahead=1", function]).finetune.loss
+    assert loss.function and (loss.old_logprobs, loss.importance_correction) == ("trainer", "none")
 
 
 @pytest.mark.parametrize(

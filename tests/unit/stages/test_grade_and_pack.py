@@ -478,6 +478,34 @@ def test_a_reply_without_a_score_earns_nothing_and_none_with_one_is_an_error(
             )
 
 
+def test_one_reply_without_a_score_does_not_end_a_run_whose_other_completions_were_cut(stages: Stages) -> None:
+    with judge_server(lambda _: "many") as judge:
+        config = JudgeConfig.model_validate(judged(judge)["judge"])
+        texts = [(text, FIVE_LETTERS) for text in ("A. 1", "<think>cut", "<think>also")]
+        given = verdicts(config, texts, stages.rollouts, stages.store, lambda *_: None)
+    assert (given.rewards, given.unread, given.bought) == ([0.0, 0.0, 0.0], 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("reply", "score"),
+    [
+        ("8 out of 10", 8.0),
+        ("Rating: 4 of 10.", 4.0),
+        ("I give it 2 (on a scale of 0-10)", 2.0),
+        ("2 points (max. 10 points)", 2.0),
+        ("From 0 to 10, this is worth 7.5", 7.5),
+        ("7 / 10", 7.0),
+        ("a score of 7", 7.0),
+        ("proof 3", 3.0),
+        ("7 to 8", None),
+        ("none", None),
+    ],
+)
+def test_numbers_of_the_scale_are_no_scores(reply: str, score: float | None) -> None:
+    settings = {"base_url": "http://127.0.0.1:1/v1", "model": "m", "prompt": "{completion}", "weight": 10.0}
+    assert JudgeConfig.model_validate(settings).score(reply) == score
+
+
 def test_a_reply_that_was_cut_has_no_score(stages: Stages) -> None:
     """It may end with any number."""
     with judge_server(lambda question: "4" if "A. 1" in question else "Adding 1 and 2, it gets 3...") as judge:
