@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from stages.models.json_file import ConfigFile
-from stages.models.rope import read_rope
-from stages.models.shape import DecoderShape, Family, LayerNorms
+from stages.models.shape import DecoderShape, Family, LayerNorms, read_rope
 
 _NORMS = LayerNorms(
     "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"

@@ -2,8 +2,7 @@
 
 from stages.models.families.olmo2 import describe_olmo2
 from stages.models.json_file import ConfigFile
-from stages.models.rope import read_rope
-from stages.models.shape import DecoderShape, Family
+from stages.models.shape import DecoderShape, Family, read_rope
 
 
 def _describe(shape: DecoderShape, config: ConfigFile) -> DecoderShape:
