@@ -48,12 +48,16 @@ class Removal:
 def remove(store: Store, removals: Iterable[Removal], rule: object) -> None:
     """Removes folders. Manifests are first marked as pruned, so that missing files do not count as damage.
 
+    What another process has removed, pruned or made again since it was looked up is left as it is.
+
     Args:
         rule: The reason, whose text the manifests of the removed artifacts keep.
     """
     pruned = Pruned(at=datetime.now(UTC).isoformat(timespec="seconds"), rule=str(rule))
     for item in removals:
         if item.manifest is not None:
+            if not is_published(store, item.key) or Artifact.at(store, item.key).manifest != item.manifest:
+                continue
             marked = item.manifest.model_copy(update={"pruned": pruned})
             store.write_bytes(manifest_key(item.key), marked.to_bytes())
         store.delete(item.folder)

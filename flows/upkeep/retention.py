@@ -12,7 +12,17 @@ from pydantic import Field
 from artifacts.config import Config
 from artifacts.documents.run_files import read_recipe
 from artifacts.errors import BadInputError, IntegrityError
-from artifacts.layout import IN_ATTEMPT, REFRESHED_NAME, RUNS, TOPS, RunLayout, artifact_of, state_key, step_of
+from artifacts.layout import (
+    IN_ATTEMPT,
+    REFRESHED_NAME,
+    RUNS,
+    TOPS,
+    RunLayout,
+    artifact_of,
+    is_within,
+    state_key,
+    step_of,
+)
 from artifacts.lineage import Node, lineage
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact, is_published
@@ -20,9 +30,10 @@ from artifacts.refresh import Refreshes
 from artifacts.refs import Checkpoint, Ref
 from artifacts.store.keys import MissingKeyError
 from artifacts.store.store import Store
-from artifacts.verification import Damage, noted
+from artifacts.verification import Damage, damage_error, noted
 from flows.lookup.history import read_run, run_names
 from flows.upkeep.removal import LOST_AFTER_S, Removal
+from stages.models.stored import BASE, holds_adapter
 from stages.promotion.promoted import Promoted
 from stages.statistics.records import read_decision
 from stages.training.saved_state import STATE_FOLLOWS
@@ -70,9 +81,10 @@ def plan(store: Store, rule: Retention, runs: Sequence[str] = (), damaged: list[
     """Returns the folders that the rule does not keep: run by run, sorted by key.
 
     Nothing is removed from a run with a damaged artifact, because its dependencies are unknown, or from a run whose
-    stages are to be run again (see `awaited`). Checkpoints and critics that any run's recipe names are kept, and so is
-    everything that an unfinished training still needs. Artifacts that runs share stay; only their unpublished folders
-    are removed, a day after the artifact was made.
+    stages are to be run again (see `awaited`). What any run's recipe names is kept with the full weights below an
+    adapter, and so is everything that an unfinished training still needs. As long as a recipe is damaged, all that it
+    may name is kept. Artifacts that runs share stay; only their unpublished folders are removed, a day after the
+    artifact was made.
 
     Args:
         runs: Names of runs; all runs if empty.
@@ -82,14 +94,22 @@ def plan(store: Store, rule: Retention, runs: Sequence[str] = (), damaged: list[
         BadInputError: The store has no such run.
         IntegrityError: A run is damaged, and `damaged` is None.
     """
-    named = _named(store)
-    removals = [
-        removal
-        for run in runs or run_names(store)
-        for removal in _of_run(store, run, rule, damaged)
-        if removal.manifest is None or removal.key not in named
-    ]
+    unreadable: list[Damage] = []
+    named = _named(store, unreadable)
+    all_of_runs = [removal for run in runs or run_names(store) for removal in _of_run(store, run, rule, damaged)]
+    removals = [removal for removal in all_of_runs if removal.manifest is None or removal.key not in named]
+    if unreadable and any(map(_may_be_named, removals)):
+        if damaged is None:
+            raise damage_error(store, unreadable)
+        damaged += [damage for damage in unreadable if damage not in damaged]
+        removals = [removal for removal in removals if not _may_be_named(removal)]
     return removals if runs else [*removals, *_of_shared(store, damaged)]
+
+
+def _may_be_named(removal: Removal) -> bool:
+    return removal.manifest is not None and removal.key.endswith(
+        ("/checkpoint", "/critic", "/critic_state", "/rollouts")
+    )
 
 
 def awaited(store: Store, runs: Sequence[str] = ()) -> list[str]:
@@ -101,11 +121,11 @@ def awaited(store: Store, runs: Sequence[str] = ()) -> list[str]:
     return waiting
 
 
-def _named(store: Store) -> set[str]:
+def _named(store: Store, damaged: list[Damage]) -> set[str]:
     """Returns the keys of all artifacts that recipes name: teachers, first weights, and rollouts of other runs."""
     named: set[str] = set()
     for run in run_names(store):
-        with noted([], run):  # a damaged recipe is reported with its own run
+        with noted(damaged, RunLayout(run).recipe):
             recipe = read_recipe(store, RunLayout(run))
             for text in _texts(recipe):
                 named.add(text.strip("/"))
@@ -114,6 +134,10 @@ def _named(store: Store) -> set[str]:
             if pretrain := (recipe.get("value") or {}).get("pretrain"):
                 for number in range(pretrain["first"], pretrain["last"] + 1):
                     named |= _of_iteration(pretrain["run"], number, "rollouts")
+    for key in filter(is_within, sorted(named)):
+        with noted(damaged, key):
+            if is_published(store, key) and holds_adapter(manifest := Artifact.at(store, key).manifest):
+                named.add(manifest.inputs[BASE]["key"])
     return named
 
 

@@ -10,15 +10,15 @@ import pytest
 
 from artifacts.address import ArtifactAddress
 from artifacts.documents.self_checksum import sealed_json
-from artifacts.errors import BadInputError
+from artifacts.errors import BadInputError, IntegrityError
 from artifacts.identity import Identity
 from artifacts.layout import MANIFEST_NAME, RunLayout, manifest_key
 from artifacts.lineage import lineage
 from artifacts.reading import Artifact
 from artifacts.refresh import Refresh, Refreshes, record_done, record_request
-from artifacts.refs import Checkpoint, Decision, OptimizerState, Ref, Rollouts, StepCheckpoint
+from artifacts.refs import Batch, Checkpoint, Decision, OptimizerState, Ref, Rollouts, StepCheckpoint
 from artifacts.store.store import Store
-from artifacts.verification import verify
+from artifacts.verification import Damage, verify
 from flows.cli.app import run_command
 from flows.lookup.history import read_run
 from flows.report.html.run_report import report_files
@@ -123,6 +123,47 @@ def test_what_the_recipe_of_another_run_names_stays(
     store.write_bytes(RunLayout("other").recipe, json.dumps(other).encode())
     after = {removal.key for removal in plan(store, rule, ["linked"])}
     assert before - after == {f"runs/linked/iterations/000{key}" for key in keys}
+
+
+def test_the_base_of_an_adapter_that_another_run_names_stays(linked: tuple[Store, RunLayout]) -> None:
+    store, layout = linked
+    rule = Retention(parts=ALL, keep_last=1, keep_every=0, keep_for="regrade")
+    base = Artifact.at(store, layout.iteration(4, "checkpoint")).ref
+    before = {removal.key for removal in plan(store, rule, ["linked"])}
+    attempt = ArtifactAddress(store, "models/adapter", Checkpoint).attempt(Identity.of("fetch", 1, {}))
+    attempt.write_json("adapter_config.json", {})
+    attempt.publish({}, base=base)
+    recipe = json.loads(store.read_bytes(RunLayout("made").recipe)) | {"model": {"name": "models/adapter"}}
+    store.write_bytes(RunLayout("other").recipe, json.dumps(recipe).encode())
+    assert before - {removal.key for removal in plan(store, rule, ["linked"])} == {base.key}
+
+
+def test_what_a_damaged_recipe_may_name_stays(linked: tuple[Store, RunLayout]) -> None:
+    store, layout = linked
+    rule = Retention(parts=ALL, keep_last=1, keep_every=0, keep_for="regrade")
+    before = {removal.key for removal in plan(store, rule, ["linked"])}
+    store.write_bytes(RunLayout("other").recipe, b"{")
+    damaged: list[Damage] = []
+    after = {removal.key for removal in plan(store, rule, ["linked"], damaged)}
+    assert [damage.file for damage in damaged] == [RunLayout("other").recipe]
+    assert before - after == {key for key in before if key.endswith(("/checkpoint", "/rollouts"))} != set()
+    assert layout.iteration(4, "optimizer_state") in after
+    with pytest.raises(IntegrityError, match="other/recipe"):
+        plan(store, rule, ["linked"])
+
+
+def test_what_is_made_again_while_prune_plans_stays(linked: tuple[Store, RunLayout]) -> None:
+    store, layout = linked
+    rule = Retention(parts=ALL, keep_last=1, keep_every=0, keep_for="regrade")
+    (item,) = [item for item in plan(store, rule, ["linked"]) if item.key == layout.iteration(4, "batch")]
+    store.delete(manifest_key(item.key))
+    _publish(ArtifactAddress(store, item.key, Batch), Identity.of("pack", 2, {"again": True}), 64, {})
+    manifest = store.read_bytes(manifest_key(item.key))
+    remove(store, [item], rule)
+    assert store.read_bytes(manifest_key(item.key)) == manifest
+    store.delete(manifest_key(item.key))
+    remove(store, [item], rule)
+    assert not store.exists(manifest_key(item.key)), "what another process has removed does not come back"
 
 
 @pytest.mark.parametrize(
