@@ -28,13 +28,14 @@ from stages.grpo.rewards import RewardConfig
 WHERE = "grade.reward.judge"
 _PLACEHOLDER = re.compile(r"\{(prompt|completion|answer)\}")
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?")
+_LABELLED = re.compile(r"\bscore[\s:*=]{1,5}([-+]?\d+(?:\.\d+)?)", re.IGNORECASE)
 _N = r"\d+(?:\.\d+)?"
 _SCALE = re.compile(  # each part begins where nothing before it could: long runs of spaces take linear time
-    rf"(?<![\w.]){_N}\s*(?:-|\u2013|to\b)\s*{_N}"
-    rf"|(?<!\s)\s*/\s*{_N}|\bout\s+of\s+{_N}|(?<=\d)\s+of\s+{_N}|\bmax(?:\.|imum\b)?(?:\s+of\b)?\s*{_N}",
+    rf"(?<!\s)\s*[/\u2044]\s*{_N}|\bout\s+of\s+{_N}|(?<=\d)\s+of\s+{_N}|\bmax(?:\.|imum\b)?(?:\s+of\b)?\s*{_N}",
     re.IGNORECASE,
 )
-"""What tells of the scale: `0 to 10`, `/10`, `out of 10`, `max. 10`."""
+_RANGE = re.compile(rf"(?<![\w.])({_N}) ?(?:-|\u2013|to\b) ?({_N})", re.IGNORECASE)
+"""What may tell of the scale: `/10`, `out of 10`, `max. 10`; `0 to 10`, if these are its ends."""
 
 
 class JudgeConfig(ApiRequest, Access):
@@ -43,8 +44,9 @@ class JudgeConfig(ApiRequest, Access):
     prompt: str = Field(
         min_length=1,
         description="Question to the judge about a completion. {prompt}, {completion} (without its thought) and "
-        "{answer} (the right one) are filled in; other braces have no meaning. Its score is the last number of "
-        "its reply, without those of the scale: 7/10, 7 out of 10, 0 to 10, max. 10.",
+        "{answer} (the right one) are filled in; other braces have no meaning. Its score is the last number "
+        "after `score`, else the last number of its reply; not those of the scale: 7/10, 7 out of 10, 0 to 10, max. "
+        "10.",
     )
     worst: float = Field(default=0.0, description="Score that is worth 0.")
     best: float = Field(default=10.0, description="Score that is worth `weight`; those between count in proportion.")
@@ -107,7 +109,9 @@ class JudgeConfig(ApiRequest, Access):
 
     def score(self, reply: str) -> float | None:
         """Returns the reward of a reply, from 0 to `weight`; None if no number in it is a score."""
-        numbers = _NUMBER.findall(_SCALE.sub("", said(reply, DEFAULT_THINKING)))
+        words = _SCALE.sub("", said(reply, DEFAULT_THINKING))
+        words = _RANGE.sub(lambda found: "" if float(found[2]) == self.best else found[0], words)
+        numbers = _LABELLED.findall(words) or _NUMBER.findall(words)
         if not numbers:
             return None
         share = (float(numbers[-1]) - self.worst) / (self.best - self.worst)

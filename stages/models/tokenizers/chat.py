@@ -113,11 +113,13 @@ class ChatTokenizer:
         added = self._tokenizer.get_added_tokens_decoder()
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         """Ids of the tokens that `decode` leaves out."""
-        self.eos_ids = self._find_eos_ids(folder)
+        end = self._end_of_message()
+        self.eos_ids = self._find_eos_ids(folder, end)
+        self._end_id = self.eos_ids[0] if end is None else end
         self._decoded = lru_cache(maxsize=1 << 16)(self._decode)
 
-    def _find_eos_ids(self, folder: Path) -> tuple[int, ...]:
-        """Returns the ids that end a text: from `eos_token`, the generation config or config, and the template.
+    def _find_eos_ids(self, folder: Path, end: int | None) -> tuple[int, ...]:
+        """Returns the ids that end a text: from `eos_token`, the generation config or config, and `end`.
 
         Raises:
             BadInputError: There are none, or a file cannot be read.
@@ -136,9 +138,8 @@ class ChatTokenizer:
             if token_id in eos_ids:
                 eos_ids.remove(token_id)
             eos_ids.insert(0, token_id)
-        token_id = self._end_of_message()
-        if token_id is not None and token_id not in eos_ids:
-            eos_ids.append(token_id)
+        if end is not None and end not in eos_ids:
+            eos_ids.append(end)
         if not eos_ids:
             raise BadInputError(str(folder), "no end-of-sequence token", "eos_token in tokenizer_config.json")
         return tuple(eos_ids)
@@ -224,8 +225,8 @@ class ChatTokenizer:
         return ids[1:] if answer and ids[:1] == list(answer[-1:]) else ids
 
     def answer_ids(self, answer: str) -> list[int]:
-        """Returns the token ids of an answer with the end-of-sequence token."""
-        return [*self.text_ids(answer), self.eos_ids[0]]
+        """Returns the token ids of an answer with the token that the template writes after it, else `eos_token`."""
+        return [*self.text_ids(answer), self._end_id]
 
     def text_ids(self, text: str) -> list[int]:
         """Returns the token ids of a text, without special tokens of the template."""

@@ -163,6 +163,7 @@ def test_the_token_that_a_template_writes_after_an_answer_is_an_end_token(
     model_with(tmp_path, template)
     chat = ChatTokenizer(tmp_path)
     assert [chat.text_ids(end) for end in ends] == [[token_id] for token_id in chat.eos_ids]
+    assert chat.answer_ids("two") == [*chat.text_ids("two"), *chat.text_ids(ends[-1])], "what texts for training end in"
 
 
 def model_with(folder: Path, template: object) -> None:

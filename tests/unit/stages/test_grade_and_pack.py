@@ -497,7 +497,12 @@ def test_one_reply_without_a_score_does_not_end_a_run_whose_other_completions_we
         ("7 / 10", 7.0),
         ("a score of 7", 7.0),
         ("proof 3", 3.0),
-        ("7 to 8", None),
+        ("Score: 7\n- 2 typos", 7.0),
+        ("**Score:** 7, because of 3 errors", 7.0),
+        ("Score: 4. No: score = 5", 5.0),
+        ("Score: 7 \u2013 none", 7.0),
+        ("7\u204410", 7.0),
+        ("1 to 10", None),
         ("none", None),
     ],
 )
