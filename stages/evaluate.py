@@ -33,7 +33,7 @@ from stages.strategies.config import Strategy, problem_of, rounds_strategies
 from stages.strategies.figures import rounds_figures, sample_figures
 from stages.strategies.rounds import play
 
-REVISION = 3  # thoughts are not read
+REVISION = 4  # what the rules alone entail is no deduction
 
 
 class HeldOutSampling(SamplingConfig):

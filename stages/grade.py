@@ -39,7 +39,7 @@ from stages.grpo.rewards import reward_terms
 from stages.models.tokenizers.chat import chat_tokenizer
 from stages.sampling.turns import own_lengths
 
-REVISION = 3  # thoughts are not read
+REVISION = 4  # what the rules alone entail is no deduction
 
 
 class GradeConfig(Config):

@@ -92,8 +92,8 @@ class Asserted:
 
     Attributes:
         text: The words.
-        verdict: `restated` (it is one of the clues), `proved` (the clues entail it), `contradicted` (the clues entail
-            the opposite), or `open` (none of these).
+        verdict: `restated` (it is one of the clues, or the rules alone entail it), `proved` (the clues entail it),
+            `contradicted` (the clues entail the opposite), or `open` (none of these).
         start: Offset of the words in the completion, in characters.
         repeated: Whether the completion has asserted the same before, in these or other words.
     """
@@ -115,8 +115,8 @@ class DeductionCounts:
 
     Attributes:
         statements: Number of all statements.
-        proved: Number of statements that the clues entail and no clue states.
-        restated: Number of statements that a clue states.
+        proved: Number of statements that the clues entail, but neither a clue states nor the rules alone entail.
+        restated: Number of statements that a clue states, or that say nothing, because the rules alone entail them.
         open: Number of statements that the clues neither entail nor contradict.
         contradicted: Number of statements whose opposite the clues entail.
     """

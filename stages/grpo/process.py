@@ -29,7 +29,7 @@ class StepRewards(Config):
     """
 
     proved: _Reward = Field(default=1.0, description="A statement that the clues entail.")
-    restated: _Reward = Field(default=0.0, description="A statement that is a clue.")
+    restated: _Reward = Field(default=0.0, description="A statement that is a clue, or that the rules alone entail.")
     repeated: _Reward = Field(
         default=0.0, description="A statement that the completion has asserted before, true or not."
     )

@@ -29,6 +29,7 @@ _SENTENCE = re.compile(r"[^\n.;!?()]+")
 _OPENING = re.compile(
     r"(?:[-*>#:\s\d]|s(?=\d)|rules(?=:)|so,? |thus,? |hence,? |then,? |and |therefore,? )*", re.IGNORECASE
 )
+_WORLDS = 32
 _SENTENCE_CHARACTERS = 300
 
 
@@ -94,7 +95,13 @@ class Reasoner:
         truth = bool(holds(statement, self.world)[0])
         if not self.entails(statement if truth else replace(statement, no=not statement.no)):
             return "open"
-        return "proved" if truth else "contradicted"
+        if not truth:
+            return "contradicted"
+        return "restated" if self._says_nothing(statement) else "proved"
+
+    def _says_nothing(self, statement: Clue) -> bool:
+        """Returns whether the rules alone entail a statement, as that somebody lives where he lives."""
+        return bool(holds(statement, _worlds_of_rules(self._puzzle.grid)).all()) and self.entails(statement, 0)
 
     def read(self, text: str) -> list[Asserted]:
         """Returns the statements of a text, in order, with verdicts.
@@ -129,7 +136,7 @@ class Reasoner:
             return None
         opposite = statement if verdict == "contradicted" else replace(statement, no=not statement.no)
         switch = self._model.add(opposite)
-        start = [self._stated[statement]] if verdict == "restated" else self._every
+        start = [i for clue, i in self._stated.items() if clue == statement] if verdict == "restated" else self._every
         return tuple(i + 1 for i in drop_needless(start, lambda some: self._model.solve([*some, switch]) is None))
 
     def needless(self) -> tuple[int, ...]:
@@ -137,6 +144,12 @@ class Reasoner:
         others = GridModel(self._puzzle.grid, self._puzzle.clues)
         others.exclude(self.world)
         return tuple(i + 1 for i in self._every if others.solve([j for j in self._every if j != i]) is None)
+
+
+@lru_cache(maxsize=32)
+def _worlds_of_rules(grid: Grid) -> Houses:
+    """Returns some worlds; most statements that the rules do not entail are false in one of them."""
+    return np.random.default_rng(0).random((_WORLDS, len(grid.values), grid.houses)).argsort(axis=2).astype(np.int8)
 
 
 @lru_cache(maxsize=256)

@@ -36,7 +36,7 @@ def verdict_by_enumeration(puzzle: FormalPuzzle, statement: Statement) -> str:
     allowed = np.logical_and.reduce([worlds.holds(clue) for clue in puzzle.clues], axis=0)
     truths = worlds.holds(statement)[allowed]
     same = {canonical(puzzle.scenario, clue) for clue in puzzle.clues}
-    if canonical(puzzle.scenario, statement) in same:
+    if canonical(puzzle.scenario, statement) in same or worlds.holds(statement).all():
         return "restated"
     return "proved" if truths.all() else "open" if truths.any() else "contradicted"
 
@@ -94,6 +94,23 @@ def test_premises_of_words() -> None:
         assert premises and set(premises) <= set(range(1, puzzle.num_clues + 1))
     unreadable = replace(puzzle, prompt=puzzle.prompt.replace(clues[0], "Perhaps somebody lies"))
     assert family.premises(clues[1], unreadable) is None
+
+
+def test_what_the_rules_alone_entail_is_no_deduction() -> None:
+    """Otherwise there is no end of statements that earn a reward."""
+    puzzle = generate(TIERS["reduced"], 3)
+    family = environment.get("temporal_clue")
+    text = "\n".join(
+        (
+            "Mr. Boddy was murdered by the murderer.",
+            "Mr. Boddy was in the same room as Mr. Boddy.",
+            "The murder weapon was in the same room as the murder weapon.",
+        )
+    )
+    found = family.deductions(text, puzzle) or []
+    assert found and {item.verdict for item in found} == {"restated"}
+    assert [family.premises(item.text, puzzle) for item in found] == [()] * len(found)
+    assert DeductionCounts.of(found).sound == 0.0
 
 
 JUDGE = Judge(TWO_ROOMS)

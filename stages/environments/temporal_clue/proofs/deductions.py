@@ -2,10 +2,12 @@
 
 import re
 from functools import cached_property, lru_cache
+from random import Random
 
 from stages.environments.logic_puzzles.minimal import drop_needless
 from stages.environments.puzzle import Asserted, StatementVerdict
-from stages.environments.temporal_clue.formal import FormalPuzzle, Statement
+from stages.environments.temporal_clue.formal import FormalPuzzle, Shape, Statement
+from stages.environments.temporal_clue.generation.scenario import draw_world
 from stages.environments.temporal_clue.language.grammar import grammar_of
 from stages.environments.temporal_clue.language.text import canonical
 from stages.environments.temporal_clue.proofs.encoding import Encoding
@@ -19,6 +21,7 @@ _HYPOTHESIS = re.compile(
     re.IGNORECASE,
 )
 _CONDITION = re.compile(r"[*_`\"']{0,3},? (?:if|unless|or|or not|would|could|might)\b|[*_`\"']{0,3} ?\?")
+_WORLDS = 32
 _SENTENCE_CHARACTERS = 300
 """Number of characters before a statement in which the beginning of its sentence is searched."""
 
@@ -58,7 +61,15 @@ class Judge:
         truth = bool(self._world.holds(statement)[0])
         if not self.decided and not self.proves(statement, truth):
             return "open"
-        return "proved" if truth else "contradicted"
+        if not truth:
+            return "contradicted"
+        return "restated" if self._says_nothing(statement) else "proved"
+
+    def _says_nothing(self, statement: Statement) -> bool:
+        """Returns whether the rules alone entail a statement, as that somebody was where he was."""
+        if not _worlds_of_rules(self._scenario.shape).holds(statement).all():
+            return False
+        return self._optional.solve([~self._optional.literal(statement)]) is None
 
     def proves(self, statement: Statement, truth: bool = True) -> bool:
         """Returns whether a statement has a given truth value in every world that the clues allow (one solve).
@@ -80,7 +91,7 @@ class Judge:
         clues = [self._optional.literal(clue) for clue in self._puzzle.clues]
         start = list(range(len(clues)))
         if verdict == "restated":
-            start = [self._clues[canonical(self._scenario, statement)]]
+            start = [i for clue, i in self._clues.items() if clue == canonical(self._scenario, statement)]
         kept = drop_needless(start, lambda some: self._optional.solve([*(clues[i] for i in some), opposite]) is None)
         return tuple(i + 1 for i in kept)
 
@@ -102,6 +113,12 @@ class Judge:
                 verdicts[statement] = self.verdict(item.statement)
             statements.append(Asserted(text[item.start : item.end], verdicts[statement], item.start, repeated))
         return statements
+
+
+@lru_cache(maxsize=32)
+def _worlds_of_rules(shape: Shape) -> Worlds:
+    """Returns some worlds; most statements that the rules do not entail are false in one of them."""
+    return Worlds.of(shape, [draw_world(shape, Random(seed)) for seed in range(_WORLDS)])
 
 
 def _asserted(text: str, start: int, end: int) -> bool:
