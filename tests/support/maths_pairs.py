@@ -1,4 +1,4 @@
-r"""Sixty answers to mathematical problems with the verdict that each must get, for one process and for several."""
+r"""Answers to mathematical problems with the verdict that each must get, for one process and for several."""
 
 from dataclasses import dataclass
 
@@ -39,6 +39,11 @@ PAIRS = (
     boxed("3.14159", r"\pi", "wrong"),
     boxed(".1", r"10\%", "right"),
     boxed("5.", "5", "right"),
+    boxed("5**", "5", "right"),
+    placed("**Answer: 5**", "5", "right", "answer_line"),
+    placed("Answer: **5.**", "5", "right", "answer_line"),
+    placed("Answer: `5`.", "5", "right", "answer_line"),
+    placed("<answer>**5**</answer>", "5", "right", "answer_tag"),
     boxed(r"3\frac12", "3.5", "right"),
     boxed("1024", "2^{10}", "right"),
     boxed("6", "3!", "right"),

@@ -103,7 +103,7 @@ def _parsed(words: str) -> list[Any]:
     """Returns an answer as a list with one SymPy object; empty if the words are not mathematics."""
     from math_verify import LatexExtractionConfig
 
-    plain = words.strip().removesuffix(".")
+    plain = words.strip().removesuffix(".").strip("*` ").removesuffix(".")  # bold and code of Markdown
     if len(plain) > LONGEST_ANSWER:
         return []
     inner = without_dollars(plain)

@@ -1,6 +1,7 @@
 """Chooses the questions of each split."""
 
 import random
+import unicodedata
 from collections.abc import Mapping, Sequence
 
 from artifacts.errors import BadInputError
@@ -16,10 +17,10 @@ def choose_questions(
 ) -> Items:
     """Returns the questions of each split.
 
-    One question of each prompt stays; the fact `repeated` counts the others. The fact `unusable` counts the rows that
-    `QuestionColumns.unusable` drops. If the file names the splits, a repeated question stays in test
-    rather than in val, and in val rather than in train. As in generated sets, held-out questions stay the same when
-    `train` grows.
+    One question of each prompt stays, whatever its spaces and letter case; the fact `repeated` counts the others. The
+    fact `unusable` counts the rows that `QuestionColumns.unusable` drops. If the file names the splits, a repeated
+    question stays in test rather than in val, and in val rather than in train. As in generated sets, held-out questions
+    stay the same when `train` grows.
 
     Args:
         questions: All questions of the file.
@@ -33,13 +34,13 @@ def choose_questions(
     """
     path, kept, ambiguous = config.path, dict[str, FileQuestion](), set[str]()
     for question in sorted(questions, key=lambda item: SPLITS[::-1].index(item.split) if item.split else 0):
-        first = kept.setdefault(question.puzzle.digest, question)
+        first = kept.setdefault(_folded(question), question)
         if first.puzzle.solution[ANSWER] != question.puzzle.solution[ANSWER]:
             if config.unusable == "refuse":
                 raise _ambiguous(path, first, question)
-            ambiguous.add(question.puzzle.digest)
-    usable = [question for question in questions if question.puzzle.digest not in ambiguous]
-    order = [question for question in usable if kept[question.puzzle.digest] is question]
+            ambiguous.add(_folded(question))
+    usable = [question for question in questions if _folded(question) not in ambiguous]
+    order = [question for question in usable if kept[_folded(question)] is question]
     random.Random(f"questions/{seed}").shuffle(order)
     repeated, unusable = len(usable) - len(order), empty + len(questions) - len(usable)
     reasons = {
@@ -51,6 +52,10 @@ def choose_questions(
         warnings += (in_no_split(path, unused, f"{len(order)} usable questions", sizes),)
     facts = {"file": config.location, "place": place_of(config.location), "repeated": repeated, "unusable": unusable}
     return Items(_splits(order, sizes, path, repeated + unusable), facts, warnings)
+
+
+def _folded(question: FileQuestion) -> str:
+    return " ".join(unicodedata.normalize("NFC", question.puzzle.prompt).split()).casefold()
 
 
 def _ambiguous(path: str, first: FileQuestion, other: FileQuestion) -> BadInputError:

@@ -24,8 +24,10 @@ _CONTINENTAL = (
 """Numbers with dots between thousands: 1.234,5 and 1.234.567. 1.234 alone stays a decimal fraction."""
 _MINUS = r"[-\u2212]"
 _NUMBER = re.compile(
-    rf"(?P<sign>(?<![\w)\]}}]){_MINUS})?(?:\\?[$€£¥](?P<after>{_MINUS})?)?(?:"
-    r"\\[dt]?frac\{(?P<over>-?[0-9]+)\}\{(?P<under>[0-9]+)\}|"
+    r"(?<![A-Za-z}]\^)(?<![A-Za-z}]\^\{)(?<![a-z](?=[23](?![0-9.,/])))"  # not the powers of m^2 and cm2
+    rf"(?P<sign>(?<![\w)\]}}]){_MINUS})?(?:\\?[$€£¥](?P<after>{_MINUS})?)?"
+    r"(?:(?P<whole>(?<![0-9.,])[0-9]{1,9})(?:[ ]?(?=\\[dt]?frac)|[ ](?=[0-9]{1,9}/[0-9])))?(?:"
+    r"\\[dt]?frac(?:\{(?P<over>-?[0-9]+)\}\{(?P<under>[0-9]+)\}|(?P<top>[0-9])(?P<bottom>[0-9]))|"
     rf"(?P<digits>(?P<continental>{_CONTINENTAL})|{_INDIAN}|{_DIGITS})"
     r"(?:[eE](?P<power>[-+]?[0-9]{1,3})(?![0-9A-Za-z]))?(?:[ ]?/[ ]?(?P<divisor>[0-9]+))?)"
 )
@@ -33,8 +35,10 @@ _SOLUTION_END = "####"
 """Separates a worked solution from its number, as in GSM8K."""
 _LONGEST_NUMBER = 400
 """Characters of the longest number that is read; Python refuses integers of thousands of digits."""
-_LETTER = r"(?:[A-HJ-Z](?![\w'])|I(?![\w']| [a-z]))"  # "I think" names no choice
-_FIRST_LETTER = re.compile(rf"[\s*_`\"'$(\[]{{0,8}}(?:\\boxed\{{)?({_LETTER}|[a-z](?=[):]|\.?[ \t]{{0,8}}(?:\n|$)))")
+_LETTER = r"(?:[A-HJ-Z](?!\w|'\w)|I(?!\w|'\w| [a-z]))"  # "I think" names no choice
+_FIRST_LETTER = re.compile(
+    rf"[\s*_`\"'$(\[]{{0,8}}(?:\\boxed\{{)?({_LETTER}|[a-z](?=[):]|[*_`\"'.]{{0,4}}[ \t]{{0,8}}(?:\n|$)))"
+)
 _STAND_ALONE = re.compile(rf"(?<![\w']){_LETTER}")
 _IN_PARENTHESES = re.compile(r"\(([A-Z])\)")
 _ALONE = re.compile(r"[ \t*_`\"'.\[]{0,8}([A-Z])[ \t*_`\"'.):\]\r]{0,8}")
@@ -114,7 +118,7 @@ def written(answer: str, grader: FileGrader) -> str:
 def can_read(answer: str, grader: FileGrader) -> bool:
     """Returns whether a grader can read a right answer, and reads the same value in the text of `written`.
 
-    A right answer is not read as a number if it has several, such as `3 1/2`; numbers before `####` or `Answer:` are
+    A right answer is not read as a number if it has several, such as `3 or 4`; numbers before `####` or `Answer:` are
     those of a solution.
     """
     gold = read_gold(answer, grader)
@@ -168,6 +172,7 @@ def _exact(text: str) -> Reading | None:
 
 def _folded(words: str, end: int) -> Reading | None:
     value = " ".join(unicodedata.normalize("NFC", words).split()).casefold()
+    value = value.strip("*` ") or value  # bold and code of Markdown
     return Reading(words.strip(), value, end) if value else None
 
 
@@ -205,8 +210,8 @@ def _value(match: re.Match[str]) -> Fraction | None:
     if len(match.group()) > _LONGEST_NUMBER:
         return None
     parts = match.groupdict()
-    if parts["over"] is not None:
-        top, bottom = Fraction(parts["over"]), int(parts["under"])
+    if parts["over"] or parts["top"]:
+        top, bottom = Fraction(parts["over"] or parts["top"]), int(parts["under"] or parts["bottom"])
     else:
         digits = parts["digits"]
         if parts["continental"] is not None:
@@ -215,6 +220,7 @@ def _value(match: re.Match[str]) -> Fraction | None:
         top *= Fraction(10) ** int(parts["power"] or 0)
     if bottom == 0:
         return None
+    top += int(parts["whole"] or 0) * bottom
     return (-top if parts["sign"] or parts["after"] else top) / bottom
 
 

@@ -34,8 +34,8 @@ def test_sixty_verdicts_of_two_processes() -> None:
     calls = LimitedCalls("stages.environments.maths.verdicts:load", limit_s=10.0, workers=2)
     outcomes = calls.map([(pair.completion, pair.golds, pair.answer_in) for pair in PAIRS])
     calls.close()
-    assert len(PAIRS) == 60
-    assert [outcome.failure for outcome in outcomes] == [None] * 60
+    assert len(PAIRS) >= 60
+    assert [outcome.failure for outcome in outcomes] == [None] * len(PAIRS)
     assert [outcome.value.reason for outcome in outcomes] == [pair.reason for pair in PAIRS]
 
 

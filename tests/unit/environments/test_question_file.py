@@ -198,6 +198,16 @@ def test_a_column_names_the_splits_and_repeated_prompts_stay_held_out(tmp_path: 
     assert splits_of(made(requested.model_copy(update={"val": 0}), ctx, "none"), ctx)["val"] == []
 
 
+def test_prompts_that_differ_in_spaces_and_case_are_one(tmp_path: Path, ctx: StageContext) -> None:
+    again = [{**row, "question": f"  {row['question'].upper()}\u00a0\n", "part": "train"} for row in ROWS]
+    (tmp_path / "q.jsonl").write_bytes(json_lines(again + ROWS))
+    requested = PrepareConfig(puzzle=config(str(tmp_path / "q.jsonl"), split_column="part"), train=10, val=10, test=10)
+    splits = splits_of(ref := made(requested, ctx), ctx)
+    folded = {name: {" ".join(item.prompt.split()).casefold() for item in rows} for name, rows in splits.items()}
+    assert not folded["train"] & (folded["val"] | folded["test"])
+    assert Artifact.open(ctx.store, ref).manifest.facts["repeated"] == len(ROWS)
+
+
 def test_the_same_prompt_with_two_answers_is_refused(tmp_path: Path, ctx: StageContext) -> None:
     (tmp_path / "q.jsonl").write_bytes(json_lines([*ROWS, {**ROWS[4], "answer": 9}]))
     with pytest.raises(BadInputError, match=r"same prompt with the answers '8' \(line 5\) and '9' \(line 31\)"):
