@@ -18,7 +18,7 @@ from artifacts.documents.self_checksum import shard_name
 from artifacts.documents.store_format import FORMAT_VERSION
 from artifacts.errors import IdentityMismatchError
 from artifacts.identity import Identity, differences
-from artifacts.layout import REFRESHED_NAME, attempt_name, manifest_key, progress_name
+from artifacts.layout import REFRESHED_NAME, RunLayout, attempt_name, manifest_key, progress_name
 from artifacts.local.input_files import LARGEST_TABLE
 from artifacts.manifest import Manifest, StoredFile, content_digest
 from artifacts.provenance import provenance
@@ -104,7 +104,7 @@ class ArtifactAddress(Generic[K]):
                 + "; ".join(changes[:6]),
                 f"identity {identity.digest[:12]}",
                 f"use another run name, or restore {'the files' if only_inputs else 'the recipe'} that made "
-                + ("these inputs" if only_inputs else "it"),
+                + (f"these inputs{self._refreshed_by(identity)}" if only_inputs else "it"),
             )
         return manifest
 
@@ -123,6 +123,16 @@ class ArtifactAddress(Generic[K]):
     def progress_key(self, identity: Identity) -> str:
         """Returns the key of the folder that all resumable attempts under an identity share."""
         return f"{self.key}/{self._progress_name(identity)}"
+
+    def _refreshed_by(self, identity: Identity) -> str:
+        """Returns the command that makes the artifact again from other inputs; empty if it belongs to no iteration."""
+        layout = RunLayout.of(self.key)
+        number = layout and layout.iteration_of(self.key)
+        if layout is None or number is None:
+            return ""
+        return (
+            f", or let `deerstalker iterate {layout.run} --until N --refresh {identity.stage}@{number}` make it again"
+        )
 
     def _is_still(self, manifest: bytes) -> bool:
         try:

@@ -4,11 +4,11 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from prefect import flow
 from prefect.artifacts import create_table_artifact
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from artifacts.address import ArtifactAddress
 from artifacts.config import Config
@@ -64,6 +64,12 @@ class BackfillRequest(Config):
     )
     store: str = Field(default="./deerstalker-data", description="Where artifacts are stored.")
     profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
+
+    @model_validator(mode="after")
+    def _every_is_read(self) -> Self:
+        if self.checkpoints != "every" and self.every != type(self).model_fields["every"].default:
+            raise ValueError(f"every has no effect with checkpoints = '{self.checkpoints}': set that to 'every'")
+        return self
 
 
 class Backfilled(Document):

@@ -192,7 +192,8 @@ def _sampled(
         )
         rows.append(row_of(question, reply))
     return as_table(rows, ANSWERS), {
-        "tokens_per_s": facts["tokens_per_s"] or None,
+        # of a part of the answers it would say too little: the last groups have the engine for themselves
+        "tokens_per_s": None if facts["groups_reused"] else facts["tokens_per_s"],
         "compute_dtype": facts["compute_dtype"],
         THOUGHT_OPENED: facts[THOUGHT_OPENED],
     }

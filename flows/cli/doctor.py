@@ -59,6 +59,8 @@ def doctor(
         DeerstalkerError: A check found a problem; the lines or the document have been printed.
         BadInputError: There is no such recipe or profile, or the store's address is invalid.
     """
+    if set_ and recipe is None:
+        raise BadInputError("--set", "no --recipe", "the recipe that it changes", "name it, or drop --set")
     done: list[Check] = []
     hardware = load_hardware(profile, set_profile)
     for check in _checks(recipe, set_, hardware, options.store):

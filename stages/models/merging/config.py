@@ -30,6 +30,13 @@ class MergeConfig(Config):
         default=0.5, gt=0.0, le=1.0, description="Share of each difference, its largest elements, that `ties` keeps."
     )
 
+    @model_validator(mode="after")
+    def _all_are_read(self) -> Self:
+        for name in ("weight", "density"):
+            if name not in self.settings and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} has no effect on the method {self.method}: drop it, or choose another method")
+        return self
+
     @property
     def settings(self) -> dict[str, str | float]:
         """The settings that have an effect on this method's result."""

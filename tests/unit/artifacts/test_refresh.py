@@ -177,6 +177,17 @@ def test_what_follows_is_made_anew_only_where_its_inputs_differ() -> None:
     assert not other.reused and other.digest != made.digest
 
 
+def test_artifacts_of_lost_inputs_name_the_command_that_makes_them_again() -> None:
+    """Rollouts that are damaged and deleted never come back with the same digest."""
+    store, key = Store.open("memory://refresh-lost"), LAYOUT.iteration(1, "grades")
+    first, second = (Ref[Rollouts]("Rollouts", "r", digest) for digest in ("1" * 64, "2" * 64))
+    publish(ArtifactAddress(store, key, Rollouts), "grade", b"first", source=first)
+    with pytest.raises(IdentityMismatchError, match=r"`deerstalker iterate run --until N --refresh grade@1` make it"):
+        publish(ArtifactAddress(store, key, Rollouts), "grade", b"other", source=second)
+    asked = refreshes("grade@1", store=store)
+    assert not publish(ArtifactAddress(store, key, Rollouts, asked.at(1)), "grade", b"other", source=second).reused
+
+
 def test_another_config_is_still_refused() -> None:
     store = Store.open("memory://refresh-config")
     address = ArtifactAddress(store, "g", Grades, refresh_of("sample"))

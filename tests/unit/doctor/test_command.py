@@ -71,6 +71,7 @@ def test_the_command_on_a_bucket_with_a_recipe_that_does_not_fit(tmp_path: Path)
         (["--profile", "nope"], "profile 'nope'"),
         (["--set-profile", "trainer.nope=1"], "trainer.nope"),
         (["--recipe", "nope"], "recipe 'nope': unknown"),
+        (["--set", "iterations=3"], "--set: no --recipe"),
         (["--store", "ftp://x"], "scheme 'ftp'"),
     ],
 )

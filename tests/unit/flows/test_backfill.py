@@ -21,6 +21,12 @@ BEST = BackfillRequest(runs=["made"], suite="s", checkpoints="best")
 LATER = datetime.now(UTC) + timedelta(hours=1)
 
 
+def test_an_interval_without_effect_is_refused() -> None:
+    assert BackfillRequest(runs=["made"], suite="s", checkpoints="every", every=5).every == 5
+    with pytest.raises(ValueError, match="every has no effect with checkpoints = 'all'"):
+        BackfillRequest(runs=["made"], suite="s", every=5)
+
+
 def test_the_best_is_the_promoted_one_unless_it_is_being_made_again() -> None:
     store = Store.open("memory://backfill-best")
     layout = make_run(store)

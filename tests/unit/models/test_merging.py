@@ -76,7 +76,8 @@ def test_ties_keeps_the_largest_differences_and_the_sign_of_their_sum() -> None:
 def job_of(method: str, tmp_path: Path, models: list[Path], base: Path | None) -> MergeJob:
     out = tmp_path / "out"
     out.mkdir()
-    config = MergeConfig.model_validate({"method": method, "weight": 0.5})
+    settings = {"weight": 0.5} if method in ("task_arithmetic", "ties") else {}
+    config = MergeConfig.model_validate({"method": method, **settings})
     return MergeJob(config=config, models=models, base=base, out=out, facts=tmp_path / "facts.json")
 
 
@@ -129,6 +130,8 @@ def test_another_shape_or_tokenizer_is_refused_without_its_weights(tmp_path: Pat
         ({"models": ["a"], "method": "average"}, "average takes two or more models"),
         ({"models": ["a", "b"], "base": "c", "method": "average"}, "and no base"),
         ({"models": ["a", "a"], "base": "c", "method": "ties"}, "'a' is named twice"),
+        ({"models": ["a"], "base": "c", "weight": 0.3}, "weight has no effect on the method arcee_fusion"),
+        ({"models": ["a"], "base": "c", "method": "task_arithmetic", "density": 0.2}, "density has no effect"),
     ],
 )
 def test_models_that_a_method_does_not_take_are_refused(settings: dict[str, object], message: str) -> None:
@@ -137,5 +140,5 @@ def test_models_that_a_method_does_not_take_are_refused(settings: dict[str, obje
 
 
 def test_settings_without_effect_are_no_part_of_a_merge() -> None:
-    assert MergeConfig(method="average", weight=2.0, density=0.1).settings == {"method": "average"}
+    assert MergeConfig(method="average").settings == {"method": "average"}
     assert MergeConfig(method="ties", density=0.1).settings == {"method": "ties", "weight": 1.0, "density": 0.1}
