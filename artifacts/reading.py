@@ -19,8 +19,8 @@ from artifacts.store.keys import shown
 from artifacts.store.store import FileDigest, MissingKeyError, StartProgress, Store
 from artifacts.store.transfer import digests_of_files
 
-_verified: dict[tuple[str, str, str], tuple[Path, list[tuple[int, int, int]]]] = {}
-"""Local folders that this process has verified, with the stamps of their files, by store, key and digest."""
+_verified: dict[tuple[str, str, str, Path | None], tuple[Path, list[tuple[int, int, int]]]] = {}
+"""Local folders that this process has verified, with the stamps of their files, by store, key, digest and cache."""
 
 
 def is_published(store: Store, key: str) -> bool:
@@ -143,11 +143,12 @@ class Artifact:
             IntegrityError: A file is missing or its checksum fails.
         """
         self.check_not_pruned()
-        name = (self.store.url, self.key, self.manifest.digest)
-        if name in _verified and _verified[name][1] == self._stamps(_verified[name][0]):
-            return _verified[name][0]
         prefix = f"{self.key}/{self.manifest.attempt}"
         folder = self.store.local_path(prefix)
+        # Who copies removes its copies, so one that another context has made is not used.
+        name = (self.store.url, self.key, self.manifest.digest, cache if folder is None else None)
+        if name in _verified and _verified[name][1] == self._stamps(_verified[name][0]):
+            return _verified[name][0]
         if folder is not None:
             self._check_local(folder)
         else:

@@ -251,6 +251,8 @@ def test_what_was_uploaded_is_not_downloaded_again(tmp_path: Path) -> None:
         artifact.local_folder(cache)
     store.create_bytes(key, b"weights")
     assert (artifact.local_folder(cache) / "deep" / "a").read_bytes() == b"weights"
+    other = artifact.local_folder(tmp_path / "other")
+    assert other.parent == tmp_path / "other", "another context removes its own copies"
     with address.attempt(identity()).folder(tmp_path, keep=cache) as folder:  # the same content once more
         (folder / "deep").mkdir()
         (folder / "deep" / "a").write_bytes(b"weights")
