@@ -251,12 +251,12 @@ def test_what_was_uploaded_is_not_downloaded_again(tmp_path: Path) -> None:
         artifact.local_folder(cache)
     store.create_bytes(key, b"weights")
     assert (artifact.local_folder(cache) / "deep" / "a").read_bytes() == b"weights"
-    other = artifact.local_folder(tmp_path / "other")
-    assert other.parent == tmp_path / "other", "another context removes its own copies"
     with address.attempt(identity()).folder(tmp_path, keep=cache) as folder:  # the same content once more
         (folder / "deep").mkdir()
         (folder / "deep" / "a").write_bytes(b"weights")
     assert [path.name for path in tmp_path.iterdir()] == ["cache"] and len(list(cache.iterdir())) == 1
+    other = artifact.local_folder(tmp_path / "other")
+    assert other.parent == tmp_path / "other", "another context removes its own copies"
 
 
 def test_a_manifest_says_what_its_thread_spent_its_time_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
