@@ -158,7 +158,7 @@ def _verdict(outcome: CallResult) -> Verdict:
 
 def _graded(result: Verdict) -> Graded:
     note = {"right": "", "wrong": "", "no_answer": MISSING}.get(result.reason, result.reason)
-    return single_grade(result.words, float(result.right), note)
+    return single_grade(result.words, float(result.right), note, value=result.value)
 
 
 @lru_cache(maxsize=64)

@@ -31,11 +31,13 @@ class Verdict:
             data, never a reward), `timeout`, `failed` (the process that compared them crashed or lacked memory).
         words: The answer as it is written; None if there is none.
         end: Number of characters of the completion up to the end of the answer; None if there is none.
+        value: The answer as SymPy writes it, by which votes are counted; None if it was not compared.
     """
 
     reason: Reason
     words: str | None = None
     end: int | None = None
+    value: str | None = None
 
     @property
     def right(self) -> bool:
@@ -82,9 +84,10 @@ def verdict(completion: str, golds: tuple[str, ...], answer_in: AnswerIn) -> Ver
             if all(isinstance(item, str) for item in parsed):  # math-verify found no answer, or only words
                 return Verdict("no_answer" if anywhere and words is None else "unparsed_answer", words, end)
             equal = any(_equal(gold, parsed, answer_first=anywhere) for gold in right_answers)
+            value = next(str(item) for item in parsed if not isinstance(item, str))
     except CpuLimitError:
         return Verdict("timeout", words, end)
-    return Verdict("right" if equal else "wrong", words, end)
+    return Verdict("right" if equal else "wrong", words, end, value)
 
 
 @lru_cache(maxsize=1 << 12)  # the completions of a group have the same right answer

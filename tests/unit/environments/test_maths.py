@@ -61,6 +61,16 @@ def test_every_rule_reads_the_answer_that_it_writes() -> None:
             assert all(0 < end <= len(written) for end in ends.values())
 
 
+def test_answers_of_one_value_are_one_vote() -> None:
+    family = maths("maths:last_box:0.9.0")
+    values = [
+        [family.grade(rf"\boxed{{{answer}}}", problem("4")).answers["answer"].value for answer in same]
+        for same in (("1/2", r"\frac{1}{2}", "0.5", "$0.5$"), ("1,234", "1234"), ("x^2+1", "x^{2} + 1"))
+    ]
+    assert [len(set(same)) for same in values] == [1, 1, 1] and len({same[0] for same in values}) == 3
+    assert family.grade(r"\boxed{4+}", problem("4")).answers["answer"].value is None
+
+
 def test_an_answer_without_a_verdict_says_why() -> None:
     family = environment.get("maths:last_box:0.9.0")
     assert isinstance(family, Maths)
