@@ -57,7 +57,8 @@ def doctor(
 
     Raises:
         DeerstalkerError: A check found a problem; the lines or the document have been printed.
-        BadInputError: There is no such recipe or profile, or the store's address is invalid.
+        BadInputError: There is no such recipe or profile, the store's address is invalid, or the recipe's model is a
+            checkpoint that the store does not have.
     """
     if set_ and recipe is None:
         raise BadInputError("--set", "no --recipe", "the recipe that it changes", "name it, or drop --set")
@@ -101,7 +102,7 @@ def _checks(recipe: str | None, changes: Sequence[str], hardware: Hardware, url:
         yield checks.store_check(store)
         yield from filter(None, (checks.space_check(store), checks.creates_check(store)))
         # Submitted only now, because its slow imports would delay the lines above.
-        pending_recipe = pool.submit(_load_sized, recipe, changes, hardware) if recipe else None
+        pending_recipe = pool.submit(_load_sized, recipe, changes, hardware, url) if recipe else None
         devices = device_of("trainer", hardware, machine, software), device_of("engine", hardware, machine, software)
         speeds = pending_speeds.result()
         resolved, size = pending_recipe.result() if pending_recipe else (None, None)
@@ -123,8 +124,8 @@ def _checks(recipe: str | None, changes: Sequence[str], hardware: Hardware, url:
     yield from fit_checks(resolved, hardware, size, machine, store, types, devices, gflops)
 
 
-def _load_sized(name: str, changes: Sequence[str], hardware: Hardware) -> "tuple[Recipe, ModelSize]":
-    """Returns a recipe and the size of its model."""
+def _load_sized(name: str, changes: Sequence[str], hardware: Hardware, url: str) -> "tuple[Recipe, ModelSize]":
+    """Returns a recipe and the size of its model, which may be a checkpoint of the store."""
     from flows.config.model_size import model_size
     from flows.config.recipes import load_recipe
     from flows.plan.rows import with_rows
@@ -132,7 +133,12 @@ def _load_sized(name: str, changes: Sequence[str], hardware: Hardware) -> "tuple
 
     profile = Profile(engine=hardware.engine, trainer=hardware.trainer)
     recipe = with_rows(load_recipe(name, changes), profile, refuse=False)
-    return recipe, model_size(recipe.model)
+    if recipe.model.source not in ("checkpoint", "merged"):
+        return recipe, model_size(recipe.model)
+    from artifacts.store.store import Store
+    from flows.inputs.models import size_in
+
+    return recipe, size_in(Store.open(url, writable=False), recipe.model)
 
 
 def plan(

@@ -209,7 +209,7 @@ def make_plan(
     if size.shape is None:
         raise BadInputError(
             "model", str(size), "a model whose config.json is known",
-            "fetch it once, or set model to a folder that holds its config.json",
+            "fetch or export it once, or set model to a folder that holds its config.json",
         )  # fmt: skip
     phases = _phases(recipe, completion, prompt)
     given = _layout(recipe, profile, size, size.shape, phases, cluster, Settings.of(profile))

@@ -10,7 +10,7 @@ from artifacts.errors import BadInputError
 from artifacts.lineage import lineage
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref
-from flows.inputs.models import fetched_source, hidden_size_of
+from flows.inputs.models import fetched_source, hidden_size_of, size_in
 from flows.lookup.checkpoints import find_checkpoint
 from flows.orchestration.gpu_permit import gpu_permit
 from flows.report.terminal.live import current_view
@@ -46,7 +46,10 @@ def test_a_merge_is_an_artifact_like_others_and_a_source_of_a_run(ctx: StageCont
     assert not (ctx.scratch / "merge").exists(), "a run would keep it to its end"
     assert find_checkpoint(merged.key, ctx.store) == merged
     assert hidden_size_of(source, ctx.store) == SHAPE.hidden
-    assert hidden_size_of(MergedModel(models=(merged.key,), base=base.key), ctx.store) == SHAPE.hidden
+    source = MergedModel(models=(merged.key,), base=base.key)
+    assert hidden_size_of(source, ctx.store) == SHAPE.hidden
+    size = size_in(ctx.store, source)
+    assert size.shape and (size.shape.layers, str(size)[-len(merged.key) - 1 :]) == (SHAPE.layers, f"{merged.key})")
     folders = [ctx.local_folder(ref) for ref in (base, model, merged)]
     one, two, new = (load_file(folder / "model.safetensors") for folder in folders)
     manifest = Artifact.open(ctx.store, merged).manifest
