@@ -61,3 +61,7 @@ class Config(BaseModel):
     @classmethod
     def __get_pydantic_core_schema__(cls, source: type[BaseModel], handler: GetCoreSchemaHandler) -> CoreSchema:
         return cast("CoreSchema", _bounded(handler(source)))
+
+    def changed(self, *names: str) -> list[str]:
+        """Returns the fields among `names` whose values are not their defaults, sorted."""
+        return sorted(name for name in names if getattr(self, name) != type(self).model_fields[name].default)

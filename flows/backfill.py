@@ -67,7 +67,7 @@ class BackfillRequest(Config):
 
     @model_validator(mode="after")
     def _every_is_read(self) -> Self:
-        if self.checkpoints != "every" and self.every != type(self).model_fields["every"].default:
+        if self.checkpoints != "every" and self.changed("every"):
             raise ValueError(f"every has no effect with checkpoints = '{self.checkpoints}': set that to 'every'")
         return self
 

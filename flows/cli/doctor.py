@@ -126,19 +126,21 @@ def _checks(recipe: str | None, changes: Sequence[str], hardware: Hardware, url:
 
 def _load_sized(name: str, changes: Sequence[str], hardware: Hardware, url: str) -> "tuple[Recipe, ModelSize]":
     """Returns a recipe and the size of its model, which may be a checkpoint of the store."""
+    from artifacts.store.store import Store
     from flows.config.model_size import model_size
     from flows.config.recipes import load_recipe
     from flows.plan.rows import with_rows
     from stages.context import Profile
+    from stages.models.merging.config import MergedModel
+    from stages.models.source import StoredModel
 
     profile = Profile(engine=hardware.engine, trainer=hardware.trainer)
     recipe = with_rows(load_recipe(name, changes), profile, refuse=False)
-    if recipe.model.source not in ("checkpoint", "merged"):
+    if not isinstance(recipe.model, StoredModel | MergedModel):
         return recipe, model_size(recipe.model)
-    from artifacts.store.store import Store
-    from flows.inputs.models import size_in
+    from flows.inputs.models import stored_size  # loads the stages, which only this needs
 
-    return recipe, size_in(Store.open(url, writable=False), recipe.model)
+    return recipe, stored_size(recipe.model, Store.open(url, writable=False))
 
 
 def plan(

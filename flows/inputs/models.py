@@ -4,7 +4,7 @@ from artifacts.layout import Shared, shared_key
 from artifacts.reading import Artifact, is_published
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.store.store import Store
-from flows.config.model_size import ModelSize, hidden_size, model_size, shape_of_config
+from flows.config.model_size import ModelSize, hidden_size, shape_of_config
 from flows.lookup.checkpoints import find_checkpoint, find_fixed, published_checkpoint
 from flows.lookup.lost_sources import adopted_from_a_lost_folder, fetched_from_a_lost_folder
 from flows.session.calls import Stages
@@ -93,19 +93,18 @@ def hidden_size_of(source: ModelConfig, store: Store) -> int | None:
     Raises:
         BadInputError: The source names no checkpoint of the store.
     """
-    shape = size_in(store, source).shape if isinstance(source, StoredModel | MergedModel) else None
-    return shape.hidden if shape else hidden_size(source)
+    if not isinstance(source, StoredModel | MergedModel):
+        return hidden_size(source)
+    shape = stored_size(source, store).shape
+    return shape and shape.hidden
 
 
-def size_in(store: Store, source: ModelConfig) -> ModelSize:
-    """Returns the size of a recipe's model; that of a checkpoint is read from its config.json in the store.
+def stored_size(source: StoredModel | MergedModel, store: Store) -> ModelSize:
+    """Returns the size of a model that is a checkpoint of the store, or a merge of such, by its config.json.
 
     Raises:
         BadInputError: The source names no checkpoint of the store.
     """
-    if not isinstance(source, StoredModel | MergedModel):
-        return model_size(source)
     name = source.name if isinstance(source, StoredModel) else source.models[0]
-    config = Artifact.open(store, published_checkpoint(name, store)).read_json("config.json")
-    shape = shape_of_config(config)
+    shape = shape_of_config(Artifact.open(store, published_checkpoint(name, store)).read_json("config.json"))
     return ModelSize(shape.parameters, f"that of {name}", shape)

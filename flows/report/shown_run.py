@@ -126,7 +126,7 @@ class ShownRun:
             self._log.warning("%s", warning)
 
     def _track(self, record: RunRecord) -> None:
-        for item in record.iterations:
+        for item in record.iterations if self.tracker is not NO_TRACKER else ():
             if item.number > self._tracked:
                 self.tracker.log(item.number, iteration_metrics(item))
                 self._tracked = item.number

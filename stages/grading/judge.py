@@ -27,15 +27,16 @@ from stages.grpo.rewards import RewardConfig
 
 WHERE = "grade.reward.judge"
 _PLACEHOLDER = re.compile(r"\{(prompt|completion|answer)\}")
-_NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?")
-_LABELLED = re.compile(r"\bscore[\s:*=]{1,5}([-+]?\d+(?:\.\d+)?)", re.IGNORECASE)
 _N = r"\d+(?:\.\d+)?"
+_NUMBER = re.compile(rf"(?<![\w.])[-+]?{_N}")
+_LABELLED = re.compile(rf"\bscore[\s:*=]{{1,5}}([-+]?{_N})", re.IGNORECASE)
 _SCALE = re.compile(  # each part begins where nothing before it could: long runs of spaces take linear time
     rf"(?<!\s)\s*[/\u2044]\s*{_N}|\bout\s+of\s+{_N}|(?<=\d)\s+of\s+{_N}|\bmax(?:\.|imum\b)?(?:\s+of\b)?\s*{_N}",
     re.IGNORECASE,
 )
+"""What tells of the scale: `/10`, `out of 10`, `max. 10`."""
 _RANGE = re.compile(rf"(?<![\w.])({_N}) ?(?:-|\u2013|to\b) ?({_N})", re.IGNORECASE)
-"""What may tell of the scale: `/10`, `out of 10`, `max. 10`; `0 to 10`, if these are its ends."""
+"""What tells of the scale if it ends at `best`: `0 to 10`."""
 
 
 class JudgeConfig(ApiRequest, Access):

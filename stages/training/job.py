@@ -116,7 +116,7 @@ class LossConfig(Config):
     def _settings_agree(self) -> Self:
         if self.function is not None:
             unread = {"kind", "clip_low", "clip_high", "dual_clip", "importance_correction"} & self.model_fields_set
-            if ignored := sorted(n for n in unread if getattr(self, n) != type(self).model_fields[n].default):
+            if ignored := self.changed(*unread):
                 raise ValueError(f"{', '.join(ignored)} would have no effect on your own loss.function: drop it")
         if self.temperature_of == "loss" and self.importance_correction != "none":
             raise ValueError(

@@ -73,9 +73,8 @@ class TrainableConfig(Config):
     def _settings_belong_together(self) -> Self:
         of_lora = ("rank", "alpha", "rslora", "projections", "merge")
         owners = {"top_fraction": "top_layers", **dict.fromkeys(of_lora, "lora")}
-        for name in self.model_fields_set:
-            default = type(self).model_fields[name].default
-            if name in owners and self.parameters != owners[name] and getattr(self, name) != default:
+        for name in self.changed(*self.model_fields_set & owners.keys()):
+            if self.parameters != owners[name]:
                 raise ValueError(f"{name} is set, but parameters is {self.parameters!r}, not {owners[name]!r}")
         return self
 

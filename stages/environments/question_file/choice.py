@@ -1,13 +1,13 @@
 """Chooses the questions of each split."""
 
 import random
-import unicodedata
 from collections.abc import Mapping, Sequence
 
 from artifacts.errors import BadInputError
 from stages.environments.capabilities import Items, in_no_split
 from stages.environments.puzzle import Puzzle
 from stages.environments.question_file.config import QuestionColumns, place_of
+from stages.environments.question_file.graders import folded
 from stages.environments.question_file.reading import SPLITS, FileQuestion
 from stages.environments.single_answer import ANSWER
 
@@ -33,14 +33,16 @@ def choose_questions(
         BadInputError: There are too few questions; or a prompt has different answers, and `unusable` is `refuse`.
     """
     path, kept, ambiguous = config.path, dict[str, FileQuestion](), set[str]()
+    prompts = {question.puzzle.prompt: folded(question.puzzle.prompt) for question in questions}
     for question in sorted(questions, key=lambda item: SPLITS[::-1].index(item.split) if item.split else 0):
-        first = kept.setdefault(_folded(question), question)
+        prompt = prompts[question.puzzle.prompt]
+        first = kept.setdefault(prompt, question)
         if first.puzzle.solution[ANSWER] != question.puzzle.solution[ANSWER]:
             if config.unusable == "refuse":
                 raise _ambiguous(path, first, question)
-            ambiguous.add(_folded(question))
-    usable = [question for question in questions if _folded(question) not in ambiguous]
-    order = [question for question in usable if kept[_folded(question)] is question]
+            ambiguous.add(prompt)
+    usable = [question for question in questions if prompts[question.puzzle.prompt] not in ambiguous]
+    order = [question for question in usable if kept[prompts[question.puzzle.prompt]] is question]
     random.Random(f"questions/{seed}").shuffle(order)
     repeated, unusable = len(usable) - len(order), empty + len(questions) - len(usable)
     reasons = {
@@ -52,10 +54,6 @@ def choose_questions(
         warnings += (in_no_split(path, unused, f"{len(order)} usable questions", sizes),)
     facts = {"file": config.location, "place": place_of(config.location), "repeated": repeated, "unusable": unusable}
     return Items(_splits(order, sizes, path, repeated + unusable), facts, warnings)
-
-
-def _folded(question: FileQuestion) -> str:
-    return " ".join(unicodedata.normalize("NFC", question.puzzle.prompt).split()).casefold()
 
 
 def _ambiguous(path: str, first: FileQuestion, other: FileQuestion) -> BadInputError:

@@ -170,8 +170,13 @@ def _exact(text: str) -> Reading | None:
     return _folded(text[start:], len(text.rstrip()))
 
 
+def folded(words: str) -> str:
+    """Returns what texts have in common that differ in spaces, letter case and the composition of characters only."""
+    return " ".join(unicodedata.normalize("NFC", words).split()).casefold()
+
+
 def _folded(words: str, end: int) -> Reading | None:
-    value = " ".join(unicodedata.normalize("NFC", words).split()).casefold()
+    value = folded(words)
     value = value.strip("*` ") or value  # bold and code of Markdown
     return Reading(words.strip(), value, end) if value else None
 

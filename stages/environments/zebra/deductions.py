@@ -136,7 +136,9 @@ class Reasoner:
             return None
         opposite = statement if verdict == "contradicted" else replace(statement, no=not statement.no)
         switch = self._model.add(opposite)
-        start = [i for clue, i in self._stated.items() if clue == statement] if verdict == "restated" else self._every
+        start = self._every
+        if verdict == "restated":
+            start = [self._stated[statement]] if statement in self._stated else []
         return tuple(i + 1 for i in drop_needless(start, lambda some: self._model.solve([*some, switch]) is None))
 
     def needless(self) -> tuple[int, ...]:

@@ -32,8 +32,8 @@ class MergeConfig(Config):
 
     @model_validator(mode="after")
     def _all_are_read(self) -> Self:
-        for name in ("weight", "density"):
-            if name not in self.settings and getattr(self, name) != type(self).model_fields[name].default:
+        for name in self.changed("weight", "density"):
+            if name not in self.settings:
                 raise ValueError(f"{name} has no effect on the method {self.method}: drop it, or choose another method")
         return self
 

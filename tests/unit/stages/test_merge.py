@@ -10,7 +10,7 @@ from artifacts.errors import BadInputError
 from artifacts.lineage import lineage
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref
-from flows.inputs.models import fetched_source, hidden_size_of, size_in
+from flows.inputs.models import fetched_source, hidden_size_of, stored_size
 from flows.lookup.checkpoints import find_checkpoint
 from flows.orchestration.gpu_permit import gpu_permit
 from flows.report.terminal.live import current_view
@@ -48,7 +48,7 @@ def test_a_merge_is_an_artifact_like_others_and_a_source_of_a_run(ctx: StageCont
     assert hidden_size_of(source, ctx.store) == SHAPE.hidden
     source = MergedModel(models=(merged.key,), base=base.key)
     assert hidden_size_of(source, ctx.store) == SHAPE.hidden
-    size = size_in(ctx.store, source)
+    size = stored_size(source, ctx.store)
     assert size.shape and (size.shape.layers, str(size)[-len(merged.key) - 1 :]) == (SHAPE.layers, f"{merged.key})")
     folders = [ctx.local_folder(ref) for ref in (base, model, merged)]
     one, two, new = (load_file(folder / "model.safetensors") for folder in folders)

@@ -91,7 +91,8 @@ class Judge:
         clues = [self._optional.literal(clue) for clue in self._puzzle.clues]
         start = list(range(len(clues)))
         if verdict == "restated":
-            start = [i for clue, i in self._clues.items() if clue == canonical(self._scenario, statement)]
+            stated = self._clues.get(canonical(self._scenario, statement))
+            start = [] if stated is None else [stated]
         kept = drop_needless(start, lambda some: self._optional.solve([*(clues[i] for i in some), opposite]) is None)
         return tuple(i + 1 for i in kept)
 
