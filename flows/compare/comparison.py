@@ -136,7 +136,7 @@ def comparison_figures(grades: Manifest, batch: Manifest, checkpoint: Manifest, 
     record = IterationRecord(1, {"grade": grades, "pack": batch, "finetune": checkpoint, "evaluate": report})
     figures: dict[str, Any] = {}
     for item in compared():
-        value, name = item.source.read(record), item.compared_as
+        value, name = item.read(record), item.compared_as
         hidden = item.presence is Presence.WHERE_NONZERO and not number(value)
         figures[name] = None if hidden else number(value)
         if item.compare == INTERVAL:

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from flows.lookup.stages import PARTS
 from flows.report import metrics
-from flows.report.metrics import OWN, Metric, MetricValue, Presence, named_own, number, values_of
+from flows.report.metrics import INTERVAL, OWN, Metric, MetricValue, Presence, named_own, number, values_of
 from stages.statistics.records import Measurement
 
 if TYPE_CHECKING:
@@ -109,9 +108,8 @@ def summary_metrics() -> list[Metric]:
 
 
 def compared() -> list[Metric]:
-    """Returns the metrics of a comparison of recipes in the order of its rows, which is that of the stages."""
-    stages = list(PARTS)
-    return sorted((item for item in metrics.METRICS if item.compare), key=lambda item: stages.index(item.source.stage))
+    """Returns the metrics of a comparison of recipes in the order of its rows; held-out results come last."""
+    return sorted((item for item in metrics.METRICS if item.compare), key=lambda item: item.compare == INTERVAL)
 
 
 def _columns(iterations: Sequence[IterationFigures], is_shown: Callable[[Metric], bool]) -> list[Metric]:

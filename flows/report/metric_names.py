@@ -18,7 +18,7 @@ def iteration_metrics(record: IterationRecord) -> dict[str, float]:
     measurement (`eval/sampled/accuracy`) and the seconds of each stage (`timing_s/sample`).
     """
     known = (*metrics.METRICS, *metrics.own_metrics([record]))
-    values = {item.tracker: number(item.source.read(record)) for item in known if item.tracker}
+    values = {item.tracker: number(item.read(record)) for item in known if item.tracker}
     terms = {
         f"rewards/{fact.removeprefix('reward/')}": value
         for fact, value in record.facts("grade").items()

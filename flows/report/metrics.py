@@ -25,6 +25,7 @@ MetricValue = float | Interval | None
 """A number, a mean with its 95% interval, or None where nothing was measured."""
 MetricValues = Mapping[str, MetricValue]
 """The figures of one iteration by metric key."""
+MetricReader = Callable[["IterationRecord"], MetricValue]
 
 _FEWEST_STATEMENTS = 0.05
 OWN = "loss/"
@@ -46,26 +47,13 @@ class Presence(IntEnum):
 
 
 @dataclass(frozen=True)
-class MetricSource:
-    """Where a metric comes from.
-
-    Attributes:
-        stage: The stage that stores it.
-        read: Returns the value of an iteration; None if the stage has not published or did not measure it.
-    """
-
-    stage: str
-    read: Callable[[IterationRecord], MetricValue]
-
-
-@dataclass(frozen=True)
 class Metric:
     """One figure of an iteration. A view shows the metrics that have a format for it.
 
     Attributes:
         key: Its unique name, which JSON documents also use.
         title: Its name in words; the title of its plot.
-        source: The stage that stores it, and how to read it.
+        read: Returns the value of an iteration; None if its stage has not published or did not measure it.
         unit: Its unit; empty for shares and counts.
         column: Its heading in tables of iterations.
         terminal: Format specification in the terminal's table of iterations.
@@ -78,12 +66,12 @@ class Metric:
         compare_key: Its name in a comparison's JSON document, if that is not `key`.
         plotted: Whether it has a panel in the plot of a run's health.
         presence: When tables of iterations have its column.
-        default: Its value in an iteration for which `source` has none.
+        default: Its value in an iteration for which `read` has none.
     """
 
     key: str
     title: str
-    source: MetricSource
+    read: MetricReader
     unit: str = ""
     column: str = ""
     terminal: str = ""
@@ -165,30 +153,30 @@ def without_empty(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[l
     return [head[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
-def _fact(stage: str, key: str) -> MetricSource:
-    return MetricSource(stage, lambda record: record.facts(stage).get(key))
+def _fact(stage: str, key: str) -> MetricReader:
+    return lambda record: record.facts(stage).get(key)
 
 
-def _step_mean(key: str) -> MetricSource:
-    return MetricSource("finetune", lambda record: mean_known(step.get(key) for step in record.steps))
+def _step_mean(key: str) -> MetricReader:
+    return lambda record: mean_known(step.get(key) for step in record.steps)
 
 
-def _step_max(key: str) -> MetricSource:
+def _step_max(key: str) -> MetricReader:
     def read(record: IterationRecord) -> float | None:
         return max((step[key] for step in record.steps if step.get(key) is not None), default=None)
 
-    return MetricSource("finetune", read)
+    return read
 
 
-def _held_out(mode: str, share: str = "accuracy") -> MetricSource:
+def _held_out(mode: str, share: str = "accuracy") -> MetricReader:
     def read(record: IterationRecord) -> Interval | None:
         measured = record.facts("evaluate").get(mode)
         return Interval(**measured[share]) if measured else None
 
-    return MetricSource("evaluate", read)
+    return read
 
 
-def _statements(verdict: str) -> MetricSource:
+def _statements(verdict: str) -> MetricReader:
     """Returns the source of the mean number of statements with a verdict in a sampled held-out answer.
 
     Trackers get it by `measures.MEASURES`, as `eval/sampled/statements/proved`.
@@ -199,7 +187,7 @@ def _statements(verdict: str) -> MetricSource:
         deductions = measured.get("deductions", {})
         return deductions[verdict] if makes_statements(deductions) else None
 
-    return MetricSource("evaluate", read)
+    return read
 
 
 def _clip_fraction(record: IterationRecord) -> float | None:
@@ -214,12 +202,12 @@ def _first_learning_rate(record: IterationRecord) -> float | None:
     return record.steps[0]["learning_rate"] if record.steps else None
 
 
-def _train_total(key: str, divisor: float = 1.0) -> MetricSource:
+def _train_total(key: str, divisor: float = 1.0) -> MetricReader:
     def read(record: IterationRecord) -> float | None:
         totals = record.facts("finetune").get("totals", {})
         return totals[key] / divisor if totals.get(key) is not None else None
 
-    return MetricSource("finetune", read)
+    return read
 
 
 def _promoted(record: IterationRecord) -> float | None:
@@ -284,14 +272,14 @@ METRICS: tuple[Metric, ...] = (
            column="unfinished", page=_unfinished_cell, tracker="completions/clipped_ratio"),
     Metric("early_stopped_fraction", "completions stopped early", _fact("grade", "early_stopped/fraction"),
            tracker="completions/early_stopped_ratio"),
+    Metric("uniform_fraction", "groups whose rewards are equal", _fact("grade", "groups/uniform_fraction"),
+           tracker="frac_reward_zero_std", compare=".1%"),
     Metric("masked_completions", "completions left out of training because they are cut",
            _fact("pack", "masked_completions"), "completions", column="masked", terminal=".0f", page="d", prefect=0,
            summary=True, tracker="completions/masked", compare="d", presence=Presence.WHERE_NONZERO, default=0),
     Metric("overlong_completions", "completions left out of training because they do not fit into a row",
            _fact("pack", "overlong_completions"), "completions", column="overlong", terminal=".0f", page="d", prefect=0,
            summary=True, tracker="completions/overlong", compare="d", presence=Presence.WHERE_NONZERO, default=0),
-    Metric("uniform_fraction", "groups whose rewards are equal", _fact("grade", "groups/uniform_fraction"),
-           tracker="frac_reward_zero_std", compare=".1%"),
     Metric("value_explained_variance", "explained variance of the values", _fact("value", "explained_variance/all"),
            column="EV", terminal=".2f", page=".1%", prefect=3, summary=True, plotted=True,
            tracker="critic/vf_explained_var", presence=Presence.WHERE_KNOWN),
@@ -308,12 +296,12 @@ METRICS: tuple[Metric, ...] = (
     Metric("router_aux_loss", "load-balancing loss of the router", _step_mean("router_aux_loss"),
            column="router", page=".3f", prefect=3, summary=True, tracker="router_aux_loss",
            presence=Presence.WHERE_KNOWN),
-    Metric("updates", "optimizer steps", MetricSource("finetune", lambda record: len(record.steps)), compare="d"),
-    Metric("skipped_steps", "skipped optimizer steps", MetricSource("finetune", _skipped_steps),
+    Metric("updates", "optimizer steps", lambda record: len(record.steps), compare="d"),
+    Metric("skipped_steps", "skipped optimizer steps", _skipped_steps,
            column="skipped", page=_skipped_cell, prefect=0, summary=True, tracker="skipped_steps",
            compare="d", compare_key="skipped", presence=Presence.WHERE_NONZERO, default=0),
     Metric("learning_rate", "mean learning rate", _step_mean("learning_rate"), tracker="learning_rate", compare=".1e"),
-    Metric("first_learning_rate", "learning rate of the first step", MetricSource("finetune", _first_learning_rate),
+    Metric("first_learning_rate", "learning rate of the first step", _first_learning_rate,
            column="lr", page=".1e", presence=Presence.LAST),
     Metric("loss", "loss", _step_mean("loss"), tracker="loss", compare=".4f"),
     Metric("policy_loss", "policy loss", _step_mean("policy_loss"), tracker="policy_loss", compare=".4f"),
@@ -338,7 +326,7 @@ METRICS: tuple[Metric, ...] = (
            tracker="clip_ratio/low_mean", compare=".2%"),
     Metric("clip_high_fraction", "tokens clipped from above", _step_mean("clip_high_fraction"),
            tracker="clip_ratio/high_mean", compare=".2%"),
-    Metric("clip_fraction", "clipped tokens", MetricSource("finetune", _clip_fraction),
+    Metric("clip_fraction", "clipped tokens", _clip_fraction,
            column="clipped", terminal=".4f", page=".2%", prefect=5, summary=True, plotted=True),
     Metric("sampler_gap", "gap to the sampler", _step_mean("sampler_gap_mean"), "nats",
            column="gap", terminal=".4f", page=".4f", prefect=5, summary=True, plotted=True,
@@ -352,7 +340,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("sampler_ess", "effective share of the tokens as samples of the trainer", _step_mean("sampler_ess"),
            tracker="sampling/effective_sample_size", compare=".3f"),
     Metric("iterations_behind", "iterations between the weights that sampled and those that were trained",
-           MetricSource("sample", _iterations_behind), column="behind", terminal=".0f", page=".0f", prefect=0,
+           _iterations_behind, column="behind", terminal=".0f", page=".0f", prefect=0,
            summary=True, tracker="sampling/iterations_behind", presence=Presence.WHERE_NONZERO),
     Metric("sampled_tokens_per_s", "sampling speed", _fact("sample", "tokens_per_s"), "tokens/s",
            tracker="perf/sampled_tokens_per_s"),
@@ -360,7 +348,7 @@ METRICS: tuple[Metric, ...] = (
            tracker="perf/throughput"),
     Metric("peak_memory_gb", "highest memory of training", _train_total("peak_memory_bytes", 1e9), "GB",
            tracker="perf/max_memory_gb"),
-    Metric("reward_alarm", "1 where reward rises while held-out accuracy falls", MetricSource("evaluate", _alarm),
+    Metric("reward_alarm", "1 where reward rises while held-out accuracy falls", _alarm,
            column="alarm", terminal=".0f", page=_alarm_cell, prefect=0, summary=True, tracker="reward_alarm",
            presence=Presence.WHERE_NONZERO),
     Metric("eligible_puzzles", "train puzzles that the filter leaves", _fact("sample", "eligible_puzzles"), "puzzles",
@@ -369,14 +357,14 @@ METRICS: tuple[Metric, ...] = (
     Metric("phase", "number of the phase of the run", _fact("advance", "phase"),
            column="phase", terminal=".0f", page="d", prefect=0, summary=True, tracker="phase",
            presence=Presence.WHERE_KNOWN),
-    Metric("promoted", "1 where the checkpoint was promoted", MetricSource("promote", _promoted), tracker="promoted"),
+    Metric("promoted", "1 where the checkpoint was promoted", _promoted, tracker="promoted"),
 )  # fmt: skip
 """The figures of an iteration."""
 
 
 def values_of(record: IterationRecord) -> dict[str, MetricValue]:
     """Returns the value of every metric in an iteration, by key; None if it was not measured and has no default."""
-    values = {item.key: item.source.read(record) for item in (*METRICS, *own_metrics([record]))}
+    values = {item.key: item.read(record) for item in (*METRICS, *own_metrics([record]))}
     return values | {item.key: item.default for item in METRICS if values[item.key] is None}
 
 
@@ -389,10 +377,10 @@ def named_own(names: Iterable[str]) -> list[Metric]:
     """Returns the metrics of the user's own loss with these names, each once."""
     return [
         Metric(key, key, _own_mean(name), column=key, terminal=".4g", page=".4g", prefect=5, plotted=True,
-               tracker=key, compare=".4g", presence=Presence.WHERE_KNOWN)
+               tracker=key, presence=Presence.WHERE_KNOWN)
         for name, key in {name: f"{OWN}{name}" for name in names}.items()
     ]  # fmt: skip
 
 
-def _own_mean(name: str) -> MetricSource:
-    return MetricSource("finetune", lambda record: mean_known(step.get("own", {}).get(name) for step in record.steps))
+def _own_mean(name: str) -> MetricReader:
+    return lambda record: mean_known(step.get("own", {}).get(name) for step in record.steps)

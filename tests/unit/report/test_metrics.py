@@ -17,7 +17,7 @@ from flows.report.figures import iteration_figures, plotted, terminal_columns
 from flows.report.html.run_report import PAGE, report_files
 from flows.report.measures import MEASURES, Measure
 from flows.report.metric_names import before_after_metrics, iteration_metrics
-from flows.report.metrics import INTERVAL, METRICS, Metric, MetricSource, Presence, interval_text
+from flows.report.metrics import INTERVAL, METRICS, Metric, Presence, interval_text
 from flows.report.pictures.plots import health_plot
 from flows.report.prefect_pages.ui_text import iteration_rows
 from flows.report.run_view import RunView
@@ -28,7 +28,7 @@ from stages.statistics.estimates import Interval
 SURPRISE = Metric(
     "surprise",
     "mean surprise",
-    MetricSource("grade", lambda record: record.facts("grade").get("surprise/mean")),
+    lambda record: record.facts("grade").get("surprise/mean"),
     unit="bits",
     column="surprise",
     terminal=".2f",
@@ -166,7 +166,7 @@ def test_keys_and_names_are_unique() -> None:
 def test_only_evaluations_have_intervals(made: tuple[Store, RunLayout]) -> None:
     """A format of an interval belongs to a metric with an interval."""
     record = read_run(made[0], "made")
-    values = {item.key: item.source.read(record.iterations[1]) for item in METRICS}
+    values = {item.key: item.read(record.iterations[1]) for item in METRICS}
     for item in METRICS:
         assert isinstance(values[item.key], Interval) == (INTERVAL in (item.page, item.compare)), item.key
 
