@@ -17,7 +17,7 @@ from flows.report.metric_names import before_after_metrics, iteration_metrics
 from flows.report.prefect_pages.ui import show_in_prefect
 from flows.report.run_view import RunView
 from flows.report.timeline import iteration_timeline, store_warning
-from flows.report.trackers import NO_TRACKER, Tracker
+from flows.report.trackers import Tracker
 from stages.promotion.promoted import read_promoted
 from stages.promotion.reward_alarm import AlarmPoint, alarm_windows
 
@@ -36,7 +36,7 @@ class ShownRun:
         self,
         layout: RunLayout,
         store: Store,
-        tracker: Tracker,
+        tracker: Tracker | None,
         log: logging.Logger | logging.LoggerAdapter[logging.Logger],
         link: str | None = None,
     ) -> None:
@@ -58,7 +58,7 @@ class ShownRun:
             newest: The iteration, which has published all its artifacts.
             executed: Whether a stage of it was executed; otherwise Prefect's pages show it already.
         """
-        if self._record is None and not executed and self.tracker is NO_TRACKER:
+        if self._record is None and not executed and self.tracker is None:
             return None
         record = self._up_to(newest)
         if executed:
@@ -74,7 +74,8 @@ class ShownRun:
             The key of the report's page, and whether an earlier command had written it.
         """
         ended = read_run(self.store, self.layout.run, up_to=0)
-        self.tracker.conclude(before_after_metrics(ended.evaluations))
+        if self.tracker:
+            self.tracker.conclude(before_after_metrics(ended.evaluations))
         if has_report(ended, self.store):
             return self.layout.page, True
         view = RunView(read_run(self.store, self.layout.run), self.store)
@@ -126,8 +127,8 @@ class ShownRun:
             self._log.warning("%s", warning)
 
     def _track(self, record: RunRecord) -> None:
-        for item in record.iterations if self.tracker is not NO_TRACKER else ():
-            if item.number > self._tracked:
+        for item in record.iterations:
+            if self.tracker and item.number > self._tracked:
                 self.tracker.log(item.number, iteration_metrics(item))
                 self._tracked = item.number
 

@@ -38,25 +38,13 @@ class Tracker(Protocol):
         ...
 
 
-class _Nothing:
-    def log(self, iteration: int, figures: Mapping[str, float]) -> None:
-        pass
-
-    def conclude(self, figures: Mapping[str, float]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-NO_TRACKER: Tracker = _Nothing()
-
-
 @contextmanager
 def open_tracker(
     profile: Profile, store: Store, run: str, recipe: Mapping[str, Any], refreshes: int = 0
-) -> Generator[Tracker]:
-    """Opens the profile's tracker and closes it at the end. Call it before the work, so that its errors come early.
+) -> Generator[Tracker | None]:
+    """Opens the profile's tracker, if it names one, and closes it at the end.
+
+    Call it before the work, so that its errors come early.
 
     Args:
         profile: Names the tracker, and optionally the folder of its files.
@@ -68,9 +56,10 @@ def open_tracker(
     Raises:
         BadInputError: Its package is not installed, or W&B refuses the run or has neither a key nor offline mode.
     """
-    tracker = NO_TRACKER
-    if profile.tracker != "none":
-        tracker = _open(profile.tracker, _folder(profile, store), _Tracked(run, store.url, refreshes), recipe)
+    if profile.tracker == "none":
+        yield None
+        return
+    tracker = _open(profile.tracker, _folder(profile, store), _Tracked(run, store.url, refreshes), recipe)
     try:
         yield tracker
     finally:

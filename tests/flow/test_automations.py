@@ -19,7 +19,6 @@ from flows.orchestration.installation import POOL, make_pool, make_zombie_automa
 from flows.orchestration.reward_alarm import AUTOMATION, make_alarm_automation
 from flows.orchestration.server.backend import TAG
 from flows.report.shown_run import ShownRun
-from flows.report.trackers import NO_TRACKER
 from tests.support.alarm_run import make_alarm_run
 from tests.support.prefect_server import own_server, prefect_api, reporting_to
 from tests.support.waiting import wait_until
@@ -142,7 +141,7 @@ def test_an_automation_cancels_a_run_on_its_alarm_once_it_is_enabled(server: Ser
         for executed in (False, True):  # a run that is resumed has emitted it before
             EventsWorker.instance().wait_until_empty()
             assert state(run) == "RUNNING"
-            shown = ShownRun(layout, store, NO_TRACKER, logging.getLogger("alarm"))
+            shown = ShownRun(layout, store, None, logging.getLogger("alarm"))
             shown.iteration_finished(read_iteration(store, layout, 4), executed=executed)
         EventsWorker.instance().wait_until_empty()
         wait_until(lambda: state(run) == "CANCELLING", 400, lambda: state(run))

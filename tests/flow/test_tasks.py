@@ -45,7 +45,6 @@ from flows.orchestration.server.dead_runs import crash_dead_runs, crash_dead_tas
 from flows.orchestration.tasks import as_task
 from flows.report.shown_run import ShownRun
 from flows.report.terminal.live import current_view
-from flows.report.trackers import NO_TRACKER
 from flows.session.calls import Stages
 from flows.session.saving import LastStageDone
 from flows.session.session import SHOWN_AGAIN, Session
@@ -87,7 +86,7 @@ def session(
     """A run in progress, by default of `answers_only`, which no tracker follows."""
     return Session(
         ctx, current_view(), permit, recipe=recipe or load_recipe("answers_only"), layout=layout, refresh=Refreshes(),
-        shown=ShownRun(layout, ctx.store, NO_TRACKER, ctx.log), published=published, stop_after=stop_after,
+        shown=ShownRun(layout, ctx.store, None, ctx.log), published=published, stop_after=stop_after,
     )  # fmt: skip
 
 

@@ -11,7 +11,6 @@ from flows.config.recipes import load_profile, load_recipe
 from flows.orchestration.gpu_permit import GpuPermit
 from flows.report.shown_run import ShownRun
 from flows.report.terminal.live import LiveView
-from flows.report.trackers import NO_TRACKER
 from flows.session.session import Session
 from stages.context import StageContext
 
@@ -30,7 +29,7 @@ def made_session(
     """Returns a session of `answers_only` with other settings, on a CPU; `published` iterations are in the store."""
     ctx = StageContext(store, folder, load_profile("cpu", profile), lambda *_: None, LOG)
     recipe, permit = load_recipe("answers_only", overrides), GpuPermit(None, "run", LOG)
-    shown = ShownRun(layout, store, NO_TRACKER, LOG)
+    shown = ShownRun(layout, store, None, LOG)
     return Session(
         ctx, LiveView(), permit, recipe=recipe, layout=layout, refresh=Refreshes(), shown=shown, published=published
     )

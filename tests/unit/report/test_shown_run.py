@@ -22,7 +22,6 @@ from flows.report.metric_names import iteration_metrics
 from flows.report.prefect_pages.ui import TABLE_ROWS, show_in_prefect
 from flows.report.run_view import RunView
 from flows.report.shown_run import ShownRun
-from flows.report.trackers import NO_TRACKER
 from tests.support.made_run import make_run
 
 Pages = dict[str, dict[str, Any]]
@@ -38,7 +37,7 @@ def made() -> tuple[Store, RunLayout]:
 @pytest.fixture
 def shown(made: tuple[Store, RunLayout]) -> ShownRun:
     store, layout = made
-    return ShownRun(layout, store, NO_TRACKER, logging.getLogger("shown"))
+    return ShownRun(layout, store, None, logging.getLogger("shown"))
 
 
 def manifests() -> int:

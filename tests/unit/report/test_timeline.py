@@ -17,7 +17,6 @@ from flows.report.html.run_report import PAGE, report_files
 from flows.report.run_view import RunView
 from flows.report.shown_run import ShownRun
 from flows.report.timeline import Timeline, iteration_timeline, run_timeline, store_warning
-from flows.report.trackers import NO_TRACKER
 
 Spans = Mapping[Activity, Sequence[tuple[float, float]]]
 STATE = "optimizer_state"
@@ -191,7 +190,7 @@ def test_a_slow_store_is_said_once(
     )
     monkeypatch.setattr("flows.report.shown_run.read_run", lambda *_, **__: run)
     monkeypatch.setattr("flows.report.shown_run.show_in_prefect", lambda *_, **__: None)
-    shown = ShownRun(layout, store, NO_TRACKER, logging.getLogger("timeline"))
+    shown = ShownRun(layout, store, None, logging.getLogger("timeline"))
     shown.iteration_finished(run.iterations[1], executed=False)
     assert not caplog.messages, "nothing was executed"
     for _ in range(2):
