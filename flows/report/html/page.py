@@ -7,6 +7,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from flows.report.text.markdown import shortened
 from flows.report.text.visible import visible
 
 STYLE = files("flows.report.html").joinpath("page.css").read_text()
@@ -44,4 +45,4 @@ TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-TEMPLATES.filters["data_url"] = _data_url
+TEMPLATES.filters |= {"data_url": _data_url, "shortened": shortened}

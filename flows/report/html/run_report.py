@@ -10,9 +10,9 @@ from artifacts.identity import sha256_json
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord
 from flows.lookup.preparation import preparation_lines
-from flows.report.before_after import BeforeAfter, CheckedCompletion
+from flows.report.before_after import CheckedCompletion
 from flows.report.derivation import statement_counts, text_pieces
-from flows.report.example_group import Completion, ExampleGroup, ReadAnswer
+from flows.report.example_group import Completion
 from flows.report.figures import IterationFigures, measurement, page_columns
 from flows.report.html.page import page
 from flows.report.measures import RELIABILITY_MEASURES, STRATEGY_MEASURES
@@ -40,7 +40,7 @@ from flows.report.summary import (
 from flows.report.tasks import task_tables
 from flows.report.text.markdown import shortened
 from flows.report.text.visible import visible
-from flows.report.timeline import HEAD, Timeline, store_warning, worked_s
+from flows.report.timeline import HEAD, store_warning, worked_s
 from stages.strategies.figures import StrategiesFigures
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 PAGE = "report.html"
 _SHOWN = "shown.sha256"
 """The file of a report with the digest of what it shows."""
-_COMPLETION_CHARACTERS, _ANSWER_CHARACTERS = 20_000, 200
-"""Maximum numbers of characters that the page shows; a note replaces the middle of longer texts."""
+_COMPLETION_CHARACTERS = 20_000
+"""Maximum number of characters of a completion on the page; a note replaces the middle of longer ones."""
 
 _HEADLINES = (
     ("test accuracy, sampled", "sampled", "accuracy"),
@@ -98,16 +98,21 @@ def report_files(view: "RunView") -> dict[str, bytes]:
         pictures["batch.png"] = view.batch_picture
     if view.timeline_picture:
         pictures["timeline.png"] = view.timeline_picture
+    pair, example = view.before_after, view.example
     values = {
         **_values(view.record, view.store, view.figures),
         "pictures": pictures,
         "strategies": [_strategies(name, item) for name, item in view.strategies.items()],
         "alarms": [str(alarm) for alarm in view.study.alarms],
         "fits": fit_table([view.study]),
-        "derivations": _derivations(view.before_after) if view.before_after else None,
-        "example": _example(view.example) if view.example else None,
+        "pair": pair,
+        "derivations": [_derivation(item) for item in (pair.before, pair.after)] if pair else [],
+        "example": example,
+        "completions": [_completion(item, example.makes_statements) for item in example.completions] if example else [],
         "batch": describe_batch(view.batch[1]) if view.batch else None,
-        "timeline": _timeline(view.timeline, view.store.url) if view.timeline else None,
+        "timeline": view.timeline,
+        "timeline_head": HEAD,
+        "timeline_warning": store_warning(view.timeline, view.store.url) if view.timeline else None,
     }
     return {
         **pictures,
@@ -216,37 +221,12 @@ def _seconds_table(iterations: Sequence[IterationFigures]) -> dict[str, Any]:
     return {"head": list(rows[0]) if rows else [], "rows": cells}
 
 
-def _timeline(line: Timeline, url: str) -> dict[str, Any]:
-    warning = store_warning(line, url)
-    return {"line": line.line(), "whole": line.whole, "warning": warning, "head": HEAD, "rows": line.rows()}
-
-
-def _example(example: ExampleGroup) -> dict[str, Any]:
-    return {
-        "iteration": example.iteration,
-        "prompt_id": example.prompt_id,
-        "size": example.size,
-        "has_statements": example.makes_statements,
-        "completions": [_completion(item, example.makes_statements) for item in example.completions],
-        "prompt": example.prompt,
-    }
-
-
-def _derivations(pair: BeforeAfter) -> dict[str, Any]:
-    return {
-        "prompt_id": pair.prompt_id,
-        "split": pair.split,
-        "completions": [_derivation(item) for item in (pair.before, pair.after)],
-        "prompt": pair.prompt,
-    }
-
-
 def _derivation(item: CheckedCompletion) -> dict[str, Any]:
     statements = item.derivation.statements
     return {
         "title": checked_title(item),
         "pieces": text_pieces(item.derivation.text, statements, _COMPLETION_CHARACTERS),
-        "answers": _answers(item.answers),
+        "answers": item.answers,
         "statements": {"counts": statement_counts(statements), "lines": ""},
         "conclusions": item.derivation.conclusions,
     }
@@ -261,22 +241,10 @@ def _completion(item: Completion, makes_statements: bool) -> dict[str, Any]:
     return {
         "title": completion_title(item),
         "pieces": text_pieces(item.text, statements, _COMPLETION_CHARACTERS),
-        "answers": _answers(item.answers),
+        "answers": item.answers,
         "statements": summary_of_statements if makes_statements else None,
         "conclusions": [],
     }
-
-
-def _answers(answers: Sequence[ReadAnswer]) -> list[dict[str, Any]]:
-    return [
-        {
-            "question": answer.question,
-            "read": shortened(answer.said or answer.note, _ANSWER_CHARACTERS),
-            "right": answer.right,
-            "correct": answer.correct,
-        }
-        for answer in answers
-    ]
 
 
 def _addresses(record: RunRecord, store: Store) -> list[tuple[str, str]]:
