@@ -1,7 +1,8 @@
 """A completion as a derivation: its text, its statements with verdicts and premises, and its first false step."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
 
 from stages.environments import environment
 from stages.environments.capabilities import Proves
@@ -137,21 +138,17 @@ def read_derivation(text: str, finish_reason: str, puzzle: Puzzle, *, every_prem
     solver = environment.get(puzzle.environment)
     if not isinstance(solver, Proves) or (statements := assertions(text, puzzle)) is None:
         return None
-    derivation = Derivation(
-        text, finish_reason, tuple(StatementLine(i, item) for i, item in enumerate(statements, start=1))
+    false = next((number for number, item in enumerate(statements, 1) if item.verdict == "contradicted"), None)
+
+    @cache
+    def premises(statement: str) -> tuple[int, ...] | None:
+        return solver.premises(statement, puzzle)
+
+    steps = (
+        StatementLine(number, item, premises(item.text) if every_premise or number == false else None)
+        for number, item in enumerate(statements, 1)
     )
-    first, premises = derivation.first_false, dict[str, tuple[int, ...] | None]()
-    explained = derivation.steps if every_premise else () if first is None else (first,)
-    for statement in dict.fromkeys(step.statement.text for step in explained):
-        premises[statement] = solver.premises(statement, puzzle)
-    numbers = {step.number for step in explained}
-    return replace(
-        derivation,
-        steps=tuple(
-            replace(step, premises=premises[step.statement.text]) if step.number in numbers else step
-            for step in derivation.steps
-        ),
-    )
+    return Derivation(text, finish_reason, tuple(steps))
 
 
 def step_words(step: StatementLine) -> str:
