@@ -19,17 +19,6 @@ from stages.environments.tables import puzzles_by_id
 from stages.environments.thoughts import thought_opened
 
 _TITLES = {"before": "before GRPO", "after": "after GRPO, promoted"}
-_COLUMNS = (
-    "prompt_id",
-    "accuracy",
-    "exact",
-    "finish_reason",
-    "text",
-    "answers",
-    "statements",
-    "proved",
-    "contradicted",
-)
 
 
 @dataclass(frozen=True)
@@ -87,7 +76,7 @@ def find_before_after(record: RunRecord, store: Store) -> BeforeAfter | None:
     if len(reports) < 2:
         return None
     tables = {
-        title: report.read_table("results.parquet", RESULTS).filter(pl.col("mode") == "greedy").select(_COLUMNS)
+        title: report.read_table("results.parquet", RESULTS).filter(pl.col("mode") == "greedy")
         for title, report in reports.items()
     }
     (first, before), (second, after) = tables.items()

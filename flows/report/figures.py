@@ -25,7 +25,6 @@ class IterationFigures:
         sampled: Held-out measurement of answers at the recipe's temperature; None if not measured.
         greedy: Held-out measurement of the most likely answers; None if not measured.
         promoted: Whether its checkpoint was promoted.
-        reason: Why it was or was not.
         seconds: Wall time of each stage that has published.
     """
 
@@ -34,7 +33,6 @@ class IterationFigures:
     sampled: Measurement | None
     greedy: Measurement | None
     promoted: bool
-    reason: str
     seconds: dict[str, float] = field(default_factory=dict[str, float])
 
     def value(self, key: str) -> float | None:
@@ -58,14 +56,13 @@ def measurement(facts: dict[str, Any], mode: str) -> Measurement | None:
 
 def iteration_figures(record: IterationRecord) -> IterationFigures:
     """Returns the figures of one iteration."""
-    report, decision = record.facts("evaluate"), record.facts("promote")
+    report = record.facts("evaluate")
     return IterationFigures(
         number=record.number,
         values=values_of(record),
         sampled=measurement(report, "sampled"),
         greedy=measurement(report, "greedy"),
-        promoted=bool(decision.get("promoted", False)),
-        reason=decision.get("reason", ""),
+        promoted=bool(record.facts("promote").get("promoted", False)),
         seconds=record.seconds(),
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -243,11 +242,7 @@ def _length(results: pl.DataFrame, *, exact: bool) -> float | None:
 def _grouped(sizes_P: NDArray[np.int64], scores_P: NDArray[np.float64]) -> list[SizeGroup]:
     bounds = np.unique(np.quantile(sizes_P, np.linspace(0.0, 1.0, _GROUPS + 1)[1:], method="higher"))
     group_P = np.searchsorted(bounds, sizes_P)
-    return [_size_group(sizes_P[group_P == group], scores_P[group_P == group]) for group in _present(group_P)]
-
-
-def _present(group_P: NDArray[np.int64]) -> Iterable[int]:
-    return (int(group) for group in np.unique(group_P))
+    return [_size_group(sizes_P[group_P == group], scores_P[group_P == group]) for group in np.unique(group_P)]
 
 
 def _size_group(sizes: NDArray[np.int64], scores: NDArray[np.float64]) -> SizeGroup:

@@ -28,13 +28,16 @@ class LiveView:
     """The plain view: a line for each stage, a table row for each iteration, and an occasional progress report.
 
     `progress` may be called from any thread, and often.
+
+    Attributes:
+        executed: Whether a stage was executed, rather than found in the store, since the last iteration finished.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._started = self._last_line = time.monotonic()
         self._stage = ""
-        self._executed = False
+        self.executed = False
         self._columns: list[Metric] | None = None
         self._run: tuple[RunLayout, Recipe] | None = None
 
@@ -48,11 +51,6 @@ class LiveView:
         """Shows the title of the work that begins."""
         self._started = time.monotonic()
         self.line(title)
-
-    @property
-    def executed(self) -> bool:
-        """Whether a stage was executed, rather than found in the store, since the last iteration finished."""
-        return self._executed
 
     def stage_started(self, name: str) -> None:
         """Shows that a stage begins: its artifact is looked up in the store, and made if it is missing."""
@@ -70,13 +68,13 @@ class LiveView:
     def stage_finished(self, name: str, seconds: float, reused: bool) -> None:
         """Shows that a stage has published its artifact, or found it in the store (`reused`)."""
         self._stage = ""
-        self._executed |= not reused
+        self.executed |= not reused
         self.line(f"{name:<24} " + ("cached" if reused else f"{seconds:8.1f} s"))
 
     def iteration_finished(self, newest: IterationRecord) -> None:
         """Shows the figures of an iteration that has published all its artifacts."""
-        self.show_row(iteration_figures(newest), "" if self._executed else "  cached")
-        self._executed = False
+        self.show_row(iteration_figures(newest), "" if self.executed else "  cached")
+        self.executed = False
 
     def show_row(self, figures: IterationFigures, suffix: str) -> None:
         """Writes one row of the table of iterations, and before the first row the header."""

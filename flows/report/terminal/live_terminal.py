@@ -47,7 +47,7 @@ class TerminalView(LiveView):
 
     def stage_finished(self, name: str, seconds: float, reused: bool) -> None:
         self._stage, self._report = "", None
-        self._executed |= not reused
+        self.executed |= not reused
         if not name.rpartition("-")[2].isdigit():
             self.line(f"{name:<22} " + ("cached" if reused else f"{seconds:8.1f} s"))
 
