@@ -3,7 +3,6 @@
 from typing import Any
 
 from artifacts.manifest import Manifest
-from artifacts.reading import Artifact
 from artifacts.store.store import Store
 from flows.config.recipe_diff import Difference, differences
 from flows.lookup.history import RunRecord
@@ -44,15 +43,10 @@ def paired(a: RunRecord, b: RunRecord, store: Store) -> dict[str, Interval]:
 
     Empty if a run has no evaluation after training, or if the runs have different puzzles.
     """
-    reports = [item.evaluations.get("after") for item in (a, b)]
-    if (
-        not reports[0]
-        or not reports[1]
-        or reports[0].inputs["puzzles"]["digest"] != reports[1].inputs["puzzles"]["digest"]
-    ):
+    reports = [report for item in (a, b) if (report := item.tests(store).get("after"))]
+    if len(reports) < 2 or len({report.manifest.inputs["puzzles"]["digest"] for report in reports}) > 1:
         return {}
-    ours, theirs = (Artifact(store, item.layout.evaluation("after"), item.evaluations["after"]) for item in (a, b))
-    return PairedResults(ours, theirs).gains()
+    return PairedResults(*reports).gains()
 
 
 def _newest(record: RunRecord) -> Manifest | None:

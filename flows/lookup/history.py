@@ -132,6 +132,10 @@ class RunRecord:
         """The newest of `graded_iterations`; None if there is none."""
         return next(reversed(self.graded_iterations), None)
 
+    def tests(self, store: Store) -> dict[str, Artifact]:
+        """Returns the reports of `evaluations` as artifacts."""
+        return {when: Artifact(store, self.layout.evaluation(when), made) for when, made in self.evaluations.items()}
+
     def typed_recipe(self) -> Recipe:
         """Returns the frozen recipe as a config model.
 

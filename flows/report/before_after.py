@@ -100,18 +100,17 @@ def find_before_after(record: RunRecord, store: Store) -> BeforeAfter | None:
 
 def _reports(record: RunRecord, store: Store) -> Mapping[str, Artifact]:
     """Returns the two reports to compare by their titles; fewer if they are not stored."""
-    layout, tests = record.layout, record.evaluations
-    if set(tests) == {"before", "after"}:
-        stored = {title: (layout.evaluation(when), tests[when]) for when, title in _TITLES.items()}
+    tests = record.tests(store)
+    if tests.keys() == _TITLES.keys():
+        stored = {title: tests[when] for when, title in _TITLES.items()}
     else:
         stored = {
-            _TITLES["before"] if number == 0 else f"iteration {number}": (
-                layout.iteration(number, PARTS["evaluate"]),
-                manifest,
+            f"iteration {number}" if number else _TITLES["before"]: Artifact(
+                store, record.layout.iteration(number, PARTS["evaluate"]), manifest
             )
             for number, manifest in _iteration_reports(record)
         }
-    return {title: Artifact(store, key, item) for title, (key, item) in stored.items() if item.pruned is None}
+    return {title: report for title, report in stored.items() if report.manifest.pruned is None}
 
 
 def _iteration_reports(record: RunRecord) -> list[tuple[int, Manifest]]:

@@ -1,14 +1,11 @@
 """The paired gain of one evaluation over another."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 import polars as pl
 
-from artifacts.layout import RunLayout
-from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
 from artifacts.schemas import RESULTS
-from artifacts.store.store import Store
 from stages.statistics.estimates import Interval, estimate_gain
 
 
@@ -46,14 +43,6 @@ class PairedResults:
         """Returns the gain in accuracy by mode."""
         modes: list[str] = self._after["mode"].unique(maintain_order=True).to_list()
         return {mode: gain for mode in modes if (gain := self.gain(mode)) is not None}
-
-
-def before_and_after(store: Store, layout: RunLayout, evaluations: Mapping[str, Manifest]) -> PairedResults | None:
-    """Returns the results of a run on the test split; None if it was not measured both before and after training."""
-    if set(evaluations) != {"before", "after"}:
-        return None
-    before, after = (Artifact(store, layout.evaluation(when), evaluations[when]) for when in ("before", "after"))
-    return PairedResults(before, after)
 
 
 def _results(report: Artifact) -> pl.DataFrame:

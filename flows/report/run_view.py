@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from functools import cached_property
 
-from artifacts.reading import Artifact
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord
 from flows.report.before_after import BeforeAfter, find_before_after
@@ -47,11 +46,8 @@ class RunView:
     @cached_property
     def strategies(self) -> dict[str, StrategiesFigures]:
         """The figures of test-time strategies before and after training; empty with one sample of each puzzle."""
-        evaluated = zip(before_after_names(self.record), self.record.evaluations.items(), strict=True)
-        measured = {
-            name: stored_figures(Artifact(self.store, self.record.layout.evaluation(when), manifest))
-            for name, (when, manifest) in evaluated
-        }
+        reports = zip(before_after_names(self.record), self.record.tests(self.store).values(), strict=True)
+        measured = {name: stored_figures(report) for name, report in reports}
         return {name: figures for name, figures in measured.items() if figures.strategies}
 
     @cached_property

@@ -16,7 +16,7 @@ from flows.report.example_group import Completion
 from flows.report.figures import IterationFigures, measurement, page_columns
 from flows.report.html.page import page
 from flows.report.measures import RELIABILITY_MEASURES, STRATEGY_MEASURES
-from flows.report.paired import before_and_after
+from flows.report.paired import PairedResults
 from flows.report.pictures.batch_picture import describe_batch
 from flows.report.prefect_pages.ui_text import (
     checked_title,
@@ -172,7 +172,8 @@ def _before_after(record: RunRecord) -> dict[str, Any] | None:
 def _cards(record: RunRecord, store: Store, iterations: Sequence[IterationFigures]) -> list[dict[str, str]]:
     """Returns the figures that the page shows in large type."""
     cards: list[dict[str, str]] = []
-    results = before_and_after(store, record.layout, record.evaluations)
+    tests = record.tests(store)
+    results = PairedResults(tests["before"], tests["after"]) if tests.keys() == {"before", "after"} else None
     for title, mode, metric in _HEADLINES:
         measured = {when: measurement(manifest.facts, mode) for when, manifest in record.evaluations.items()}
         before, after = measured.get("before"), measured.get("after")

@@ -164,11 +164,8 @@ def read_answers(record: RunRecord, store: Store) -> list[Answered]:
         IntegrityError: A stored file is damaged.
     """
     titles = {"before": "before GRPO", "after": "promoted"}
-    reports = {
-        titles[when]: Artifact(store, record.layout.evaluation(when), manifest)
-        for when, manifest in record.evaluations.items()
-        if manifest.pruned is None
-    }
+    tests = record.tests(store)
+    reports = {titles[when]: report for when, report in tests.items() if report.manifest.pruned is None}
     kept = [item for item in record.iterations if item.kept("evaluate")]
     if not reports and kept:
         newest = kept[-1]

@@ -22,7 +22,7 @@ from flows.report.figures import iteration_figures, plotted, terminal_columns
 from flows.report.html.run_report import PAGE, report_files
 from flows.report.metric_names import iteration_metrics
 from flows.report.metrics import METRICS, interval_text
-from flows.report.paired import before_and_after
+from flows.report.paired import PairedResults
 from flows.report.pictures.plots import health_plot, run_plots
 from flows.report.prefect_pages.ui_text import iteration_rows, seconds_rows
 from flows.report.run_view import RunView
@@ -136,9 +136,7 @@ def test_gain_is_the_mean_of_differences_puzzle_by_puzzle(made: tuple[Store, Run
         sampled = table.filter(pl.col("mode") == "sampled")
         scores.append(dict(sampled.group_by("prompt_id").agg(pl.col("accuracy").mean()).iter_rows()))
     differences = [scores[1][puzzle] - scores[0][puzzle] for puzzle in scores[0]]
-    results = before_and_after(store, layout, record.evaluations)
-    assert results is not None
-    gain = results.gain("sampled")
+    gain = PairedResults(**record.tests(store)).gain("sampled")
     assert gain is not None
     assert gain.mean == pytest.approx(sum(differences) / 12)
     assert gain.low < gain.mean < gain.high
