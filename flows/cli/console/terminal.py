@@ -1,7 +1,8 @@
 """The console that commands print to."""
 
-from rich.console import Console, HighlighterType, JustifyMethod, OverflowMethod
-from rich.style import Style
+from typing import Any
+
+from rich.console import Console
 from rich.text import Text
 
 from flows.report.text.visible import one_line
@@ -13,20 +14,7 @@ class Terminal(Console):
     Rich's own console interprets `[red]`, `:bomb:` and `[link=...]`, and passes on escape sequences and line ends.
     """
 
-    def render_str(
-        self,
-        text: str,
-        *,
-        style: str | Style = "",
-        justify: JustifyMethod | None = None,
-        overflow: OverflowMethod | None = None,
-        emoji: bool | None = None,
-        markup: bool | None = None,
-        highlight: bool | None = None,
-        highlighter: HighlighterType | None = None,
-    ) -> Text:
+    def render_str(self, text: str, **options: Any) -> Text:
         """Returns the string as plain text; `emoji`, `markup` and `highlight` are ignored."""
-        plain = one_line(text)
-        return super().render_str(
-            plain, style=style, justify=justify, overflow=overflow, emoji=False, markup=False, highlight=False
-        )
+        options |= {"emoji": False, "markup": False, "highlight": False}
+        return super().render_str(one_line(text), **options)
