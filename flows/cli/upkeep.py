@@ -64,28 +64,27 @@ def prune(
     store, damaged = filled_store(options.store), list[Damage]()
     removals = plan(store, retention, runs, damaged)
     writes = lost(_unfinished(store, runs) or ())
-    total = sum(item.size_bytes for item in (*removals, *writes))
+    listed = [(item.key, item.what, item.size_bytes) for item in removals]
+    listed += [(write.key, _what(write), write.size_bytes) for write in writes]
+    total = sum(size_bytes for *_, size_bytes in listed)
     if yes:
         remove(store, removals, retention)
         for write in writes:
             store.remove_unfinished(write)
     if options.json:
-        listed = [{"key": item.key, "what": item.what, "size_bytes": item.size_bytes} for item in removals]
-        listed += [{"key": item.key, "what": _what(item), "size_bytes": item.size_bytes} for item in writes]
         rule = retention.model_dump(mode="json")
-        document = {"store": store.url, "rule": rule, "removed": yes, "size_bytes": total, "removals": listed}
+        removed = [{"key": key, "what": what, "size_bytes": size_bytes} for key, what, size_bytes in listed]
+        document = {"store": store.url, "rule": rule, "removed": yes, "size_bytes": total, "removals": removed}
         print_damaged_json(document, store, damaged)
         return
     console = terminal()
-    if removals or writes:
+    if listed:
         table = Table(title=f"prune {store.url}: {retention}", title_justify="left")
         table.add_column("artifact", overflow="fold")
         table.add_column("what")
         table.add_column("size", justify="right")
-        for item in removals:
-            table.add_row(item.key, item.what, _size(item.size_bytes))
-        for write in writes:
-            table.add_row(write.key, _what(write), _size(write.size_bytes))
+        for key, what, size_bytes in listed:
+            table.add_row(key, what, _size(size_bytes))
         console.print(table)
     for run in awaited(store, runs):
         print_line(f"{run} is not pruned until `deerstalker iterate {run} --until N` has finished its --refresh")

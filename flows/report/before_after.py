@@ -123,19 +123,15 @@ def _iteration_reports(record: RunRecord) -> list[tuple[int, Manifest]]:
 
 def _best_puzzle(before: pl.DataFrame, after: pl.DataFrame) -> str | None:
     """Returns the id of the puzzle to show; None if no completion makes a statement."""
-    pairs = before.with_row_index("position").join(after, on="prompt_id", suffix="_after", validate="1:1")
+    pairs = before.join(after, on="prompt_id", suffix="_after", validate="1:1", maintain_order="left")
     with_statements = pairs.filter(pl.col("statements") + pl.col("statements_after") > 0)
     if with_statements.is_empty():
         return None
     ranked = with_statements.select(
         "prompt_id",
-        "position",
         newly_solved=~pl.col("exact") & pl.col("exact_after"),
         makes_statements=pl.col("statements_after") > 0,
         accuracy_gain=pl.col("accuracy_after") - pl.col("accuracy"),
         proved_gain=pl.col("proved_after") - pl.col("proved") - (pl.col("contradicted_after") - pl.col("contradicted")),
-    ).sort(
-        "newly_solved", "makes_statements", "accuracy_gain", "proved_gain", "position",
-        descending=[True, True, True, True, False],
-    )  # fmt: skip
+    ).sort("newly_solved", "makes_statements", "accuracy_gain", "proved_gain", descending=True, maintain_order=True)
     return str(ranked["prompt_id"][0])

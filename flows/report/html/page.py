@@ -1,13 +1,12 @@
 """Renders HTML pages from the templates in `templates/`. Each is one file, without scripts or external resources."""
 
-import base64
 from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from flows.report.text.markdown import shortened
+from flows.report.text.markdown import data_url, shortened
 from flows.report.text.visible import visible
 
 STYLE = files("flows.report.html").joinpath("page.css").read_text()
@@ -33,10 +32,6 @@ def _shown(value: Any) -> Any:
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _data_url(png: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
-
-
 TEMPLATES = Environment(
     loader=PackageLoader("flows.report.html"),
     autoescape=True,
@@ -45,4 +40,4 @@ TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-TEMPLATES.filters |= {"data_url": _data_url, "shortened": shortened}
+TEMPLATES.filters |= {"data_url": data_url, "shortened": shortened}

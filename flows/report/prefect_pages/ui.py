@@ -3,13 +3,13 @@
 Each key belongs to one page of one run, so the versions under a key are the history of the run.
 """
 
-import base64
 from typing import TYPE_CHECKING
 
 from flows.orchestration.artifact_keys import slug
 from flows.orchestration.shown_artifacts import ShownArtifacts
 from flows.report.pictures.png import smaller
 from flows.report.prefect_pages import ui_text
+from flows.report.text.markdown import data_url
 
 if TYPE_CHECKING:
     from flows.report.run_view import RunView
@@ -71,8 +71,7 @@ def _show_pictures(shown: ShownArtifacts, view: "RunView", run: str, title: str,
     if drawn:
         shown.markdown(f"{run}-plots", ui_text.plots_page(drawn, note), title)
     if "accuracy" in drawn:
-        accuracy = base64.b64encode(drawn["accuracy"]).decode()
-        shown.image(f"{run}-accuracy", f"data:image/png;base64,{accuracy}", title)
+        shown.image(f"{run}-accuracy", data_url(drawn["accuracy"]), title)
     if view.batch:
         number, batch = view.batch
         picture = smaller(view.batch_picture, _SHARE) if view.batch_picture else None

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 from flows.report.pictures.png import (
@@ -37,7 +38,7 @@ def learning_plot(curves: Mapping[str, LearningCurve], fits: Fits) -> bytes:
 
     figure = blank_figure(5.6, 4.6)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    for (name, curve), colour in zip(curves.items(), _colours(len(curves)), strict=True):
+    for (name, curve), colour in zip(curves.items(), cycle(_COLOURS), strict=False):
         points = [
             (number, accuracy)
             for number, accuracy in zip(curve.iterations, curve.accuracy, strict=True)
@@ -85,7 +86,7 @@ def difficulty_plot(groups: Mapping[str, Mapping[str, Sequence[SizeGroup]]]) -> 
     kinds = list(dict.fromkeys(kind for sizes in groups.values() for kind in sizes))
     figure, panels = new_panels(len(kinds))
     for axes, kind in zip(panels, kinds, strict=True):
-        for (name, sizes), colour in zip(groups.items(), _colours(len(groups)), strict=True):
+        for (name, sizes), colour in zip(groups.items(), cycle(_COLOURS), strict=False):
             points = [(group.middle, group.accuracy) for group in sizes.get(kind, ())]
             band(axes, points, colour, plain_label(name))
         finish(axes, "accuracy, sampled", plain_label(kind), percent=True)
@@ -95,7 +96,7 @@ def difficulty_plot(groups: Mapping[str, Mapping[str, Sequence[SizeGroup]]]) -> 
 def reliability_plot(chances: Mapping[str, Sequence[Reliability]]) -> bytes:
     """Draws the chances that at least one and that all of k answers are fully correct, with 95% bands."""
     figure, axes = new_figure(5.6, 3.3)
-    for (name, points), colour in zip(chances.items(), _colours(len(chances)), strict=True):
+    for (name, points), colour in zip(chances.items(), cycle(_COLOURS), strict=False):
         prefix = f"{plain_label(name)}: " if len(chances) > 1 else ""
         band(axes, [(point.samples, point.any_right) for point in points], colour, f"{prefix}one of k")
         band(axes, [(point.samples, point.all_right) for point in points], colour, f"{prefix}each of k", "--")
@@ -143,7 +144,3 @@ def _draw_fit(above: "Axes", below: "Axes", fit: PowerLaw, interval: PowerLawBan
         levels = [fit.saturating.at(number) for number in spread]
         above.plot(spread, levels, color=colour, linewidth=1.0, linestyle=":")
     below.scatter(fit.iterations, fit.residuals, s=8, color=colour)
-
-
-def _colours(count: int) -> list[str]:
-    return [_COLOURS[i % len(_COLOURS)] for i in range(count)]

@@ -49,4 +49,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def picture(png: bytes, words: str) -> str:
     """Returns an image that is embedded in the text."""
-    return f"![{words}](data:image/png;base64,{base64.b64encode(png).decode()})"
+    return f"![{words}]({data_url(png)})"
+
+
+def data_url(png: bytes) -> str:
+    """Returns a picture as an address that contains it."""
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
