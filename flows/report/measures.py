@@ -21,7 +21,7 @@ class Measure:
     Attributes:
         key: Its name in the mode's part of an evaluation's facts.
         title: Its title in tables of measurements; empty where it has no row of its own.
-        cell: Returns the text of a cell from the mode's facts.
+        words: Returns the text of a cell from the mode's facts; None for a mean with its interval.
         tracker: Its name in trackers, after the split and the mode; a value with several parts has a name for each.
         tracker_bounds: Whether trackers also get the bounds of its 95% interval.
         is_shown: Returns whether the facts of a mode have something to show.
@@ -29,10 +29,14 @@ class Measure:
 
     key: str
     title: str = ""
-    cell: Callable[[Mapping[str, Any]], str] = lambda _: ""
+    words: Callable[[Mapping[str, Any]], str] | None = None
     tracker: str = ""
     tracker_bounds: bool = False
     is_shown: Callable[[Mapping[str, Any]], bool] = lambda _: True
+
+    def cell(self, mode_facts: Mapping[str, Any]) -> str:
+        """Returns the text of its cell in a table."""
+        return self.words(mode_facts) if self.words else interval_text(Interval(**mode_facts[self.key]))
 
     def tracked(self, mode_facts: Mapping[str, Any]) -> dict[str, float | None]:
         """Returns its numbers by tracker name."""
@@ -45,10 +49,6 @@ class Measure:
         return {self.tracker: value["mean"], **bounds}
 
 
-def _interval_cell(key: str) -> Callable[[Mapping[str, Any]], str]:
-    return lambda mode_facts: interval_text(Interval(**mode_facts[key]))
-
-
 def _statements_cell(mode_facts: Mapping[str, Any]) -> str:
     """Returns the mean number of statements in a completion, and the mean number with each verdict."""
     if mode_facts["deductions"]["statements"] is None:
@@ -59,8 +59,8 @@ def _statements_cell(mode_facts: Mapping[str, Any]) -> str:
 
 
 MEASURES: tuple[Measure, ...] = (
-    Measure("accuracy", "accuracy", _interval_cell("accuracy"), "accuracy", tracker_bounds=True),
-    Measure("exact", "all answers right", _interval_cell("exact"), "exact"),
+    Measure("accuracy", "accuracy", tracker="accuracy", tracker_bounds=True),
+    Measure("exact", "all answers right", tracker="exact"),
     Measure("completion_tokens_mean", "completion tokens", lambda facts: f"{facts['completion_tokens_mean']:.1f}",
             "mean_length"),
     Measure("truncated_fraction", "unfinished",
@@ -79,17 +79,17 @@ def _tokens_cell(facts: Mapping[str, Any]) -> str:
 
 
 STRATEGY_MEASURES: tuple[Measure, ...] = (
-    Measure("accuracy", "accuracy", _interval_cell("accuracy")),
-    Measure("exact", "all answers right", _interval_cell("exact")),
+    Measure("accuracy", "accuracy"),
+    Measure("exact", "all answers right"),
     Measure("tokens", "tokens a puzzle", _tokens_cell),
 )
 """The figures of a strategy at test time."""
 
 RELIABILITY_MEASURES: tuple[Measure, ...] = (
-    Measure("pass_at", "pass@k", _interval_cell("pass_at")),
-    Measure("best", "best@k", _interval_cell("best")),
-    Measure("majority", "majority@k", _interval_cell("majority")),
-    Measure("majority_exact", "majority@k, all right", _interval_cell("majority_exact")),
-    Measure("majority_letters", "majority@k, by question", _interval_cell("majority_letters")),
+    Measure("pass_at", "pass@k"),
+    Measure("best", "best@k"),
+    Measure("majority", "majority@k"),
+    Measure("majority_exact", "majority@k, all right"),
+    Measure("majority_letters", "majority@k, by question"),
 )
 """The figures of k samples of each puzzle."""

@@ -15,9 +15,9 @@ from flows.lookup.history import RunRecord, read_run
 from flows.report import measures, metrics
 from flows.report.figures import iteration_figures, plotted, terminal_columns
 from flows.report.html.run_report import PAGE, report_files
-from flows.report.measures import MEASURES, Measure
+from flows.report.measures import MEASURES
 from flows.report.metric_names import before_after_metrics, iteration_metrics
-from flows.report.metrics import INTERVAL, METRICS, Metric, Presence, interval_text
+from flows.report.metrics import INTERVAL, METRICS, Metric, Presence
 from flows.report.pictures.plots import health_plot
 from flows.report.prefect_pages.ui_text import iteration_rows
 from flows.report.run_view import RunView
@@ -138,8 +138,7 @@ def test_a_line_of_the_measures_is_a_row_and_a_tracker_name(
     made: tuple[Store, RunLayout], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     accuracy = dataclasses.replace(MEASURES[0], key="certainty", title="certainty", tracker="certainty")
-    cell = Measure("certainty", "certainty", lambda facts: interval_text(Interval(**facts["certainty"])))
-    monkeypatch.setattr(measures, "MEASURES", (*MEASURES, dataclasses.replace(accuracy, cell=cell.cell)))
+    monkeypatch.setattr(measures, "MEASURES", (*MEASURES, accuracy))
     record = read_run(made[0], "made")
     for manifest in record.evaluations.values():
         for mode in ("sampled", "greedy"):
