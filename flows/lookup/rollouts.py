@@ -75,6 +75,12 @@ def read_puzzles(item: IterationRecord, store: Store) -> pl.DataFrame:
     return Artifact.open(store, Ref(**item.manifests["grade"].inputs["puzzles"])).read_table("train.parquet", PUZZLES)
 
 
+def asked_puzzles(report: Artifact) -> pl.DataFrame:
+    """Returns the split of a puzzle set from which a report took its puzzles (see `artifacts.schemas.PUZZLES`)."""
+    puzzles = Artifact.open(report.store, Ref(**report.manifest.inputs["puzzles"]))
+    return puzzles.read_table(f"{report.manifest.facts['split']}.parquet", PUZZLES)
+
+
 def graded_rollouts(run: RunRecord, store: Store, iterations: Collection[int] = ()) -> Iterator[pl.DataFrame]:
     """Yields a table for each iteration of a run: a row for each completion, in the order of groups and samples.
 

@@ -8,10 +8,10 @@ import polars as pl
 from artifacts.documents.conversation import readable
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
-from artifacts.refs import Ref
-from artifacts.schemas import PUZZLES, RESULTS
+from artifacts.schemas import RESULTS
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord
+from flows.lookup.rollouts import asked_puzzles
 from flows.lookup.stages import PARTS
 from flows.report.derivation import Derivation, read_derivation
 from flows.report.example_group import ReadAnswer, read_answers
@@ -83,19 +83,16 @@ def find_before_after(record: RunRecord, store: Store) -> BeforeAfter | None:
     prompt_id = _best_puzzle(before, after)
     if prompt_id is None:
         return None
-    manifest = reports[first].manifest
-    split = str(manifest.facts["split"])
-    puzzles = Artifact.open(store, Ref(**manifest.inputs["puzzles"])).read_table(f"{split}.parquet", PUZZLES)
-    puzzle = puzzles_by_id(
-        puzzles.filter(pl.col("prompt_id") == prompt_id), thought_opened=thought_opened(manifest.facts)
-    )[prompt_id]
+    facts = reports[first].manifest.facts
+    shown = asked_puzzles(reports[first]).filter(pl.col("prompt_id") == prompt_id)
+    puzzle = puzzles_by_id(shown, thought_opened=thought_opened(facts))[prompt_id]
     completions: list[CheckedCompletion] = []
     for title, table in ((first, before), (second, after)):
         row = table.filter(pl.col("prompt_id") == prompt_id).row(0, named=True)
         derivation = read_derivation(row["text"], row["finish_reason"], puzzle, every_premise=False)
         assert derivation is not None  # its statements were counted
         completions.append(CheckedCompletion(title, derivation, read_answers(row, puzzle)))
-    return BeforeAfter(prompt_id, readable(puzzle.prompt), split, *completions)
+    return BeforeAfter(prompt_id, readable(puzzle.prompt), facts["split"], *completions)
 
 
 def _reports(record: RunRecord, store: Store) -> Mapping[str, Artifact]:

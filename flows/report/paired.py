@@ -23,7 +23,7 @@ class PairedResults:
     """
 
     def __init__(self, before: Artifact, after: Artifact) -> None:
-        self._before, self._after = (_results(report) for report in (before, after))
+        self._before, self._after = (report.read_table("results.parquet", RESULTS) for report in (before, after))
 
     def gain(self, mode: str, metric: str = "accuracy", among: Collection[str] | None = None) -> Interval | None:
         """Returns the mean difference `after - before` with its 95% interval, paired puzzle by puzzle.
@@ -43,7 +43,3 @@ class PairedResults:
         """Returns the gain in accuracy by mode."""
         modes: list[str] = self._after["mode"].unique(maintain_order=True).to_list()
         return {mode: gain for mode in modes if (gain := self.gain(mode)) is not None}
-
-
-def _results(report: Artifact) -> pl.DataFrame:
-    return report.read_table("results.parquet", RESULTS)

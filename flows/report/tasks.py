@@ -9,10 +9,9 @@ from rich.table import Table
 from artifacts.layout import RunLayout
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
-from artifacts.refs import Puzzles, Ref
-from artifacts.schemas import PUZZLES
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord
+from flows.lookup.rollouts import asked_puzzles
 from flows.report.figures import measurement
 from flows.report.measures import MODES
 from flows.report.metrics import interval_text
@@ -100,7 +99,7 @@ def task_tables(record: RunRecord, store: Store) -> list[TaskTable]:
             Artifact(store, _key(record.layout, suite, number), measured[number])
             for number in (min(measured), max(measured))
         )
-        changes = _changes(first, last, store)
+        changes = _changes(first, last)
         tables += [table for mode in MODES if (table := _table(suite, mode, measured, changes))]
     return tables
 
@@ -109,7 +108,7 @@ def _key(layout: RunLayout, suite: str, number: int) -> str:
     return layout.iteration(number, "report") if suite == OWN else layout.suite(suite, number)
 
 
-def _changes(first: Artifact, last: Artifact, store: Store) -> dict[tuple[str, str], Interval]:
+def _changes(first: Artifact, last: Artifact) -> dict[tuple[str, str], Interval]:
     """Returns the paired difference between two reports by task and mode, where puzzles were measured in both.
 
     Empty if both are the same report, if they measured different sets, or if one was pruned.
@@ -117,11 +116,10 @@ def _changes(first: Artifact, last: Artifact, store: Store) -> dict[tuple[str, s
     one, same_set = first.key == last.key, first.manifest.inputs["puzzles"] == last.manifest.inputs["puzzles"]
     if one or not same_set or first.manifest.pruned or last.manifest.pruned:
         return {}
-    puzzles = Artifact.open(store, Ref[Puzzles](**last.manifest.inputs["puzzles"]))
-    table, results = puzzles.read_table(f"{last.manifest.facts['split']}.parquet", PUZZLES), PairedResults(first, last)
+    results = PairedResults(first, last)
     gains = {
         (task, mode): results.gain(mode, among=prompt_ids)
-        for task, prompt_ids in table.group_by("environment").agg("prompt_id").iter_rows()
+        for task, prompt_ids in asked_puzzles(last).group_by("environment").agg("prompt_id").iter_rows()
         for mode in MODES
     }
     return {key: gain for key, gain in gains.items() if gain is not None}

@@ -12,9 +12,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from artifacts.reading import Artifact
-from artifacts.refs import Ref
-from artifacts.schemas import PUZZLES, RESULTS
+from artifacts.schemas import RESULTS
 from artifacts.store.store import Store
+from flows.lookup.rollouts import asked_puzzles
 from flows.lookup.stages import PARTS
 from stages.statistics.estimates import Interval, estimate
 from stages.statistics.fits import PowerLaw, PowerLawBand, bootstrap_power_law, fit_power_law, means_something
@@ -171,7 +171,7 @@ def read_answers(record: RunRecord, store: Store) -> list[Answered]:
         newest = kept[-1]
         key = record.layout.iteration(newest.number, PARTS["evaluate"])
         reports = {f"iteration {newest.number}": Artifact(store, key, newest.manifests["evaluate"])}
-    answered = (_answered(title, report, store) for title, report in reports.items())
+    answered = (_answered(title, report) for title, report in reports.items())
     return [item for item in answered if len(item.results)]
 
 
@@ -215,11 +215,10 @@ def reliability(answered: Answered) -> list[Reliability]:
     ]
 
 
-def _answered(title: str, report: Artifact, store: Store) -> Answered:
+def _answered(title: str, report: Artifact) -> Answered:
     results = _sampled(report.read_table("results.parquet", RESULTS))
-    source = Artifact.open(store, Ref(**report.manifest.inputs["puzzles"]))
-    puzzles = source.read_table(f"{report.manifest.facts['split']}.parquet", PUZZLES)
-    return Answered(title, results, puzzles.filter(pl.col("prompt_id").is_in(results["prompt_id"].unique().to_list())))
+    asked = pl.col("prompt_id").is_in(results["prompt_id"].unique().to_list())
+    return Answered(title, results, asked_puzzles(report).filter(asked))
 
 
 def _sampled(results: pl.DataFrame) -> pl.DataFrame:
