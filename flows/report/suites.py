@@ -46,16 +46,12 @@ def suite_rows(record: RunRecord) -> list[list[str]]:
 
     A cell is empty if the iteration was not measured on the suite in this mode.
     """
-    cells: dict[int, dict[tuple[str, str], str]] = {}
-    titles = curves(record)
-    for title, curve in titles.items():
-        for mode, points in curve.items():
-            for number, measured in points:
-                cells.setdefault(number, {})[title, mode] = interval_text(measured.accuracy)
-    return [
-        [str(number), *(row.get((title, mode), "") for title in titles for mode in MODES)]
-        for number, row in sorted(cells.items())
+    columns = [
+        {number: interval_text(measured.accuracy) for number, measured in points}
+        for curve in curves(record).values()
+        for points in curve.values()
     ]
+    return [[str(n), *(column.get(n, "") for column in columns)] for n in sorted(set().union(*columns))]
 
 
 def _curve(facts: Mapping[int, dict[str, Any]]) -> Curve:

@@ -7,10 +7,10 @@ import json
 import os
 import time
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from artifacts.errors import SEE_DOCTOR, BadInputError
 from artifacts.store.location import DEFAULT_STORE
@@ -59,11 +59,15 @@ def open_tracker(
     if profile.tracker == "none":
         yield None
         return
-    tracker = _open(profile.tracker, _folder(profile, store), _Tracked(run, store.url, refreshes), recipe)
-    try:
+    if importlib.util.find_spec(profile.tracker) is None:
+        raise BadInputError(
+            f"tracker {profile.tracker!r}", "its package is not installed", f"deerstalker[{profile.tracker}]",
+            f"run `uv sync --extra {profile.tracker}`, or set the profile's tracker to none; {SEE_DOCTOR}",
+        )  # fmt: skip
+    chosen = profile.tracker_folder or store.local_path("trackers") or Path(DEFAULT_STORE) / "trackers"
+    folder, kind = Path(chosen).expanduser().resolve(), {"tensorboard": _TensorBoard, "wandb": _WeightsAndBiases}
+    with closing(kind[profile.tracker](folder, _Tracked(run, store.url, refreshes), recipe)) as tracker:
         yield tracker
-    finally:
-        tracker.close()
 
 
 @dataclass(frozen=True)
@@ -78,22 +82,6 @@ class _Tracked:
     def key(self) -> str:
         """A name that no run of another store has."""
         return f"{slug(self.name)}_{hashlib.sha256(self.store_url.encode()).hexdigest()[:8]}"
-
-
-def _folder(profile: Profile, store: Store) -> Path:
-    folder = profile.tracker_folder or store.local_path("trackers") or Path(DEFAULT_STORE) / "trackers"
-    return Path(folder).expanduser().resolve()
-
-
-def _open(name: Literal["wandb", "tensorboard"], folder: Path, run: _Tracked, recipe: Mapping[str, Any]) -> Tracker:
-    if importlib.util.find_spec(name) is None:
-        raise BadInputError(
-            f"tracker {name!r}", "its package is not installed", f"deerstalker[{name}]",
-            f"run `uv sync --extra {name}`, or set the profile's tracker to none; {SEE_DOCTOR}",
-        )  # fmt: skip
-    if name == "tensorboard":
-        return _TensorBoard(folder, run, recipe)
-    return _WeightsAndBiases(folder, run, recipe)
 
 
 class _TensorBoard:
