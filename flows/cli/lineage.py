@@ -1,12 +1,9 @@
 """`deerstalker lineage` and `diff`."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
 from rich.tree import Tree
 
 from artifacts.errors import BadInputError
@@ -14,7 +11,7 @@ from artifacts.refs import Ref
 from artifacts.store.store import Store
 from artifacts.verification import Damage
 from flows.cli.console.options import STORED, Stored, Wide
-from flows.cli.console.output import fail_if_damaged, print_damaged_json, print_json, terminal
+from flows.cli.console.output import fail_if_damaged, print_damaged_json, print_differences, print_json, terminal
 from flows.cli.console.stores import filled_store
 from flows.report.text.wrapping import UNLIMITED, print_labelled
 
@@ -70,7 +67,7 @@ def diff(a: str, b: str, /, *, options: Stored = STORED) -> None:
     """
     from flows.compare.run_diff import circumstances, first_parting, paired, settings
     from flows.lookup.history import read_run
-    from flows.report.summary import measure_rows
+    from flows.report.summary import figures_table, measure_rows
 
     store, damaged = filled_store(options.store), list[Damage]()
     run_a = read_run(store, a, damaged)
@@ -95,14 +92,13 @@ def diff(a: str, b: str, /, *, options: Stored = STORED) -> None:
             damaged,
         )
         return
-    console = terminal()
     values_by_name = {item.setting: item.values for item in differing} | differing_circumstances
-    rows = [(name, *(_json_cell(values, side) for side in ("a", "b"))) for name, values in values_by_name.items()]
-    _print_table(console, ("setting", a, b), rows or [("no difference", "", "")])
+    print_differences(a, b, values_by_name or {"no difference": {}})
+    console = terminal()
     where = f"iteration {parting['iteration']}, {parting['stage']}" if parting else "none so far"
     console.print(f"first stage whose artifacts differ: {where}", soft_wrap=True)
     if len(after) == 2:
-        _print_table(console, ("after training", a, b), measure_rows(list(after.values())))
+        console.print(figures_table("after training", [a, b], measure_rows(list(after.values()))))
     for mode, gain in gains.items():
         points = f"{gain.mean * 100:+.1f} points ({gain.low * 100:+.1f} to {gain.high * 100:+.1f})"
         console.print(f"{b} minus {a}, accuracy {mode}, paired by puzzle: {points}", soft_wrap=True)
@@ -190,16 +186,3 @@ def _tree(
         branch = _tree(known[ref], known, drawn, deepest, name, level + 1) if ref in known else None
         tree.add(branch or f"{name}: {ref.key}  ...")
     return tree
-
-
-def _json_cell(values: dict[str, Any], side: str) -> str:
-    return json.dumps(values[side], ensure_ascii=False) if side in values else ""
-
-
-def _print_table(console: Console, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    table = Table()
-    for name in head:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)

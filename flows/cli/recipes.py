@@ -8,7 +8,7 @@ from cyclopts import App
 from rich.table import Table
 
 from flows.cli.console.options import OUTPUT, Output, RecipeChanges
-from flows.cli.console.output import print_json, terminal
+from flows.cli.console.output import print_differences, print_json, terminal
 from flows.cli.console.version import version
 
 recipes = App(name="recipes", version=version)
@@ -65,14 +65,7 @@ def diff(a: str, b: str, /, *, options: Output = OUTPUT) -> None:
     if not differing:
         terminal().print(f"{a} and {b} have the same settings", soft_wrap=True)
         return
-    table = Table()
-    table.add_column("setting", no_wrap=True)
-    for name in (a, b):
-        table.add_column(name, overflow="fold")
-    for item in differing:
-        shown = [json.dumps(item.values[side]) if side in item.values else "" for side in ("a", "b")]
-        table.add_row(item.setting, *shown)
-    terminal().print(table)
+    print_differences(a, b, {item.setting: item.values for item in differing})
 
 
 def _lines(value: dict[str, Any], path: str = "") -> list[str]:

@@ -44,6 +44,20 @@ def terminal(width: int | None = None) -> "Console":
     return Terminal(width=width)
 
 
+def print_differences(a: str, b: str, values: Mapping[str, Mapping[str, Any]]) -> None:
+    """Prints a table of settings with their values in `a` and in `b`, as JSON; a value that is missing is empty."""
+    from rich.table import Table
+
+    table = Table()
+    table.add_column("setting", no_wrap=True)
+    for name in (a, b):
+        table.add_column(name, overflow="fold")
+    for setting, sides in values.items():
+        cells = (json.dumps(sides[side], ensure_ascii=False) if side in sides else "" for side in ("a", "b"))
+        table.add_row(setting, *cells)
+    terminal().print(table)
+
+
 def fail_if_damaged(store: Store, damaged: Sequence[Damage], *, json: bool) -> None:
     """Raises an error if artifacts are damaged, because the printed results lack them; returns otherwise.
 
