@@ -19,8 +19,9 @@ from flows.report.pictures.png import (
     plain_label,
     to_png,
 )
-from flows.report.study.series import LearningCurve, Reliability, SizeGroup
+from flows.report.study.series import LearningCurve, Reliability
 from stages.answering.measured import BenchmarkedModel
+from stages.statistics.estimates import Interval
 from stages.statistics.fits import Line, PowerLaw, PowerLawBand
 
 if TYPE_CHECKING:
@@ -77,18 +78,17 @@ def lengths_plot(curves: Mapping[str, LearningCurve]) -> bytes:
     return to_png(figure)
 
 
-def difficulty_plot(groups: Mapping[str, Mapping[str, Sequence[SizeGroup]]]) -> bytes:
+def difficulty_plot(groups: Mapping[str, Mapping[str, Sequence[tuple[float, Interval]]]]) -> bytes:
     """Draws accuracy with its 95% band over the sizes of puzzles, a panel for each kind of size.
 
     Args:
-        groups: Groups of puzzles by name of the model and by kind of size.
+        groups: Pairs of mean size and accuracy by name of the model and by kind of size.
     """
     kinds = list(dict.fromkeys(kind for sizes in groups.values() for kind in sizes))
     figure, panels = new_panels(len(kinds))
     for axes, kind in zip(panels, kinds, strict=True):
         for (name, sizes), colour in zip(groups.items(), cycle(_COLOURS), strict=False):
-            points = [(group.middle, group.accuracy) for group in sizes.get(kind, ())]
-            band(axes, points, colour, plain_label(name))
+            band(axes, sizes.get(kind, ()), colour, plain_label(name))
         finish(axes, "accuracy, sampled", plain_label(kind), percent=True)
     return to_png(figure)
 

@@ -83,25 +83,6 @@ class Answered:
 
 
 @dataclass(frozen=True)
-class SizeGroup:
-    """The puzzles of a range of sizes.
-
-    Attributes:
-        low: Smallest size.
-        high: Largest size.
-        middle: Mean size.
-        puzzles: Number of puzzles.
-        accuracy: Accuracy on them, with its interval.
-    """
-
-    low: int
-    high: int
-    middle: float
-    puzzles: int
-    accuracy: Interval
-
-
-@dataclass(frozen=True)
 class Reliability:
     """Chances of right answers among k samples of a puzzle: means over puzzles with their intervals.
 
@@ -175,10 +156,11 @@ def read_answers(record: RunRecord, store: Store) -> list[Answered]:
     return [item for item in answered if len(item.results)]
 
 
-def accuracy_by_size(answered: Answered) -> dict[str, list[SizeGroup]]:
+def accuracy_by_size(answered: Answered) -> dict[str, list[tuple[float, Interval]]]:
     """Returns accuracy by size of the puzzles: by the number of clues and the sizes in `difficulty`, if they vary.
 
-    Puzzles of similar size form groups of about equal numbers of puzzles, at most `_GROUPS`.
+    Puzzles of similar size form groups of about equal numbers of puzzles, at most `_GROUPS`. Each group is its mean
+    size and its accuracy.
     """
     sizes = answered.puzzles.select("prompt_id", "num_clues", "difficulty").join(
         _means(answered.results), on="prompt_id", maintain_order="left"
@@ -235,12 +217,8 @@ def _length(results: pl.DataFrame, *, exact: bool) -> float | None:
     return float(lengths.mean()) if len(lengths) else None
 
 
-def _grouped(sizes_P: NDArray[np.int64], scores_P: NDArray[np.float64]) -> list[SizeGroup]:
+def _grouped(sizes_P: NDArray[np.int64], scores_P: NDArray[np.float64]) -> list[tuple[float, Interval]]:
     bounds = np.unique(np.quantile(sizes_P, np.linspace(0.0, 1.0, _GROUPS + 1)[1:], method="higher"))
     group_P = np.searchsorted(bounds, sizes_P)
-    return [_size_group(sizes_P[group_P == group], scores_P[group_P == group]) for group in np.unique(group_P)]
-
-
-def _size_group(sizes: NDArray[np.int64], scores: NDArray[np.float64]) -> SizeGroup:
-    accuracy = estimate(scores.tolist())
-    return SizeGroup(int(sizes.min()), int(sizes.max()), float(sizes.mean()), len(sizes), accuracy)
+    members = [group_P == group for group in np.unique(group_P)]
+    return [(float(sizes_P[of].mean()), estimate(scores_P[of].tolist())) for of in members]
