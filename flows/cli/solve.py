@@ -98,7 +98,7 @@ def solve(
     sampling = as_trained(given, trained_sampling(checkpoint, Store.open(options.store)))
     completions, opened = _completions(question, checkpoint, profile, sampling, options, tool_output)
     puzzle, judge = (_after_prompt(item, opened) for item in (question.puzzle, explained))
-    print_answers(AskedPrompt(question.prompt, puzzle), checkpoint, completions, options, judge)
+    print_answers(puzzle, checkpoint, completions, options, judge)
 
 
 def _after_prompt(puzzle: Puzzle | None, opened: bool) -> Puzzle | None:
@@ -279,7 +279,7 @@ def model_folder(source: "Ref[Any] | FetchedModel | StoredModel", store: Store, 
 
 
 def print_answers(
-    question: AskedPrompt,
+    puzzle: Puzzle | None,
     checkpoint: str,
     completions: "Sequence[SampledCompletion]",
     options: Stored,
@@ -288,7 +288,7 @@ def print_answers(
     """Prints completions, each with its grade if the solution is known.
 
     Args:
-        question: The question.
+        puzzle: The puzzle with its solution; None for a prompt without one.
         checkpoint: Name of the checkpoint on the command line.
         completions: The answers.
         options: Whether to print JSON.
@@ -302,13 +302,12 @@ def print_answers(
         read_derivation(item.text, item.finish_reason, explained, every_premise=True) if explained else None
         for item in completions
     ]
-    puzzle = question.puzzle
     graded = [grades_of([(item.text, puzzle)])[0] if puzzle else None for item in completions]
     if options.json:
         print_json(
             {
                 "checkpoint": checkpoint,
-                "puzzle": question.puzzle.prompt_id if question.puzzle else None,
+                "puzzle": puzzle.prompt_id if puzzle else None,
                 "completions": [
                     {
                         "text": item.text,
@@ -330,8 +329,8 @@ def print_answers(
             console.print(Text(visible(item.text)), soft_wrap=True)
         if item.finish_reason != "stop":
             console.print(f"(ended by {item.finish_reason} after {item.model_tokens} tokens)")
-        if question.puzzle and grades:
-            console.print(_grade_table(question.puzzle, grades))
+        if puzzle and grades:
+            console.print(_grade_table(puzzle, grades))
         for sentence in derivation.conclusions if derivation else ():
             console.print(sentence, soft_wrap=True)
 

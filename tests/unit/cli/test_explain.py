@@ -36,7 +36,7 @@ def printed(text: str, reason: str, capsys: pytest.CaptureFixture[str], puzzle: 
     """The lines that are printed for a completion."""
     answer = SampledCompletion([1, 2, 3], [-0.1] * 3, reason, text)
     explained = explained_puzzle(AskedPrompt(PROMPT, puzzle), "two.txt")
-    print_answers(AskedPrompt(PROMPT, puzzle), "made", [answer], Stored(), explained=explained)
+    print_answers(puzzle, "made", [answer], Stored(), explained=explained)
     return capsys.readouterr().out.splitlines()
 
 

@@ -23,7 +23,7 @@ from artifacts.store.store import Store
 from flows.cli.app import app, run_command
 from flows.cli.console.options import Stored
 from flows.cli.console.usage import command_names
-from flows.cli.solve import AskedPrompt, print_answers
+from flows.cli.solve import print_answers
 from flows.config.model_size import size_by_name
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_recipe
@@ -191,13 +191,13 @@ def test_documents_of_a_model(made: tuple[Store, RunLayout], capsys: pytest.Capt
     puzzle = _puzzles(made)[0]
     answer = SampledCompletion([1, 2], [-0.1, -0.1], "length", "A. Nobody")
     solved: list[Any] = []
-    for question in (AskedPrompt(puzzle.prompt, puzzle), AskedPrompt("Who?", None)):
-        print_answers(question, "made", [answer], Stored(json=True))
+    for asked in (puzzle, None):
+        print_answers(asked, "made", [answer], Stored(json=True))
         solved.append(json.loads(capsys.readouterr().out))
     clues = [line.removeprefix("- ") for line in puzzle.prompt.splitlines() if line.startswith("- ")]
     steps = f"{clues[0]}\nIt is so. {clues[1].replace(' was ', ' was not ', 1)}.\nA. Nobody"
     print_answers(
-        AskedPrompt(puzzle.prompt, puzzle),
+        puzzle,
         "made",
         [SampledCompletion([1, 2], [-0.1, -0.1], "length", steps)],
         Stored(json=True),
