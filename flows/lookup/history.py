@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 from artifacts.documents.run_files import read_recipe
 from artifacts.errors import BadInputError
@@ -12,7 +12,7 @@ from artifacts.identity import sha256_json
 from artifacts.layout import RUNS, RunLayout, artifact_of, is_run_name
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact, is_published
-from artifacts.refs import Critic, Kind, OptimizerState, PassRates, Puzzles, Report, Texts
+from artifacts.refs import Critic, Kind, PassRates, Puzzles, Report, Texts
 from artifacts.store.keys import shown
 from artifacts.store.store import MissingKeyError, Store
 from artifacts.verification import Damage, listed, noted, stray_damages
@@ -24,8 +24,6 @@ from stages.promotion.promoted import Promoted, read_promoted
 from stages.promotion.reward_alarm import AlarmWindow
 
 _PARALLEL_READS = 8
-
-K = TypeVar("K")
 
 
 @dataclass(frozen=True)
@@ -263,35 +261,25 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None, *, up_
     published = {artifact for key in keys if (artifact := artifact_of(key))}
     found = {number for key in published if (number := layout.iteration_of(key)) is not None}
     numbers = sorted(number for number in found if up_to is None or number <= up_to)
-    keys_of_stages = {
-        (number, stage): key
-        for number in numbers
-        for stage, part in {**PARTS, STATE: STATE}.items()
-        if (key := layout.iteration(number, part)) in published
+    kinds: dict[str, type[Kind]] = {
+        **{layout.iteration(number, part): kind for number in numbers for part, kind in KINDS.items()},
+        **{layout.evaluation(when): Report for when in ("before", "after")},
+        **{key: Report for key in sorted(published) if layout.suite_of(key)},
+        **{key: Texts for key in sorted(published) if layout.is_texts(key)},
+        layout.pass_rates: PassRates,
+        layout.first_critic("critic"): Critic,
     }
-    kinds = {**KINDS, STATE: OptimizerState}
-    manifests = _manifests(store, keys_of_stages, damaged, {at: kinds[at[1]] for at in keys_of_stages})
-    iterations = [
-        IterationRecord(
-            number,
-            {stage: manifests[number, stage] for stage in PARTS if (number, stage) in manifests},
-            state=manifests.get((number, STATE)),
-        )
-        for number in numbers
-    ]
-    tests = {part: key for part in ("before", "after") if (key := layout.evaluation(part)) in published}
-    evaluations = _manifests(store, tests, damaged, dict.fromkeys(tests, Report))
+    made = _manifests(store, {key: kind for key, kind in kinds.items() if key in published}, damaged)
+    iterations = [_iteration(layout, number, made) for number in numbers]
+    evaluations = {when: made[key] for when in ("before", "after") if (key := layout.evaluation(when)) in made}
     promoted = None
     with noted(damaged, layout.promoted):
         promoted = read_promoted(store, layout.promoted)
     ended = "after" in evaluations
     _drop_stale(evaluations, iterations, promoted)
-    suites = _suites(store, layout, published, {item.number: item for item in iterations}, damaged)
-    selections = {key: key for key in sorted(published) if layout.is_texts(key)}
-    texts = list(_manifests(store, selections, damaged, dict.fromkeys(selections, Texts)).values())
-    early = {layout.pass_rates: PassRates, layout.first_critic("critic"): Critic}
-    first = _manifests(store, {key: key for key in early if key in published}, damaged, early)
-    pass_rates, critic = (first.get(key) for key in early)
+    suites = _suites(layout, made, {item.number: item for item in iterations})
+    texts = [manifest for key, manifest in made.items() if layout.is_texts(key)]
+    pass_rates, critic = made.get(layout.pass_rates), made.get(layout.first_critic("critic"))
     ordered = with_alarms(iterations, recipe)
     shorter = _shorter_set(store, iterations, recipe, damaged)
     others = sha256_json([key for key in keys if not key.startswith(f"{layout.summary}/")])
@@ -321,21 +309,19 @@ def _shorter_set(
     if report is None or recipe["puzzles"]["overlong"] == "refuse":
         return None
     key: str = report.inputs["puzzles"]["key"]
-    manifest = _manifests(store, {key: key}, damaged, {key: Puzzles}).get(key)
+    manifest = _manifests(store, {key: Puzzles}, damaged).get(key)
     return manifest if manifest and "dropped" in manifest.facts else None
 
 
 def _suites(
-    store: Store,
-    layout: RunLayout,
-    published: Iterable[str],
-    iterations: Mapping[int, IterationRecord],
-    damaged: list[Damage] | None,
+    layout: RunLayout, made: Mapping[str, Manifest], iterations: Mapping[int, IterationRecord]
 ) -> dict[str, dict[int, Manifest]]:
     """Returns reports by suite and iteration, without those whose checkpoint has been replaced since."""
-    keys = {place: key for key in sorted(published) if (place := layout.suite_of(key))}
     suites: dict[str, dict[int, Manifest]] = {}
-    for (suite, number), manifest in _manifests(store, keys, damaged, dict.fromkeys(keys, Report)).items():
+    for key, manifest in made.items():
+        if not (place := layout.suite_of(key)):
+            continue
+        suite, number = place
         digest = _weights_of(iterations[number]) if number in iterations else None
         weights = manifest.inputs.get("weights")
         if digest is None or weights is None or weights["digest"] == digest:
@@ -363,25 +349,30 @@ def read_iteration(store: Store, layout: RunLayout, number: int) -> IterationRec
     Raises:
         BadInputError: One of its mandatory stages has not published.
     """
-    stages = {**PARTS, STATE: STATE} if number else {stage: PARTS[stage] for stage in MEASURING}
-    keys = {stage: layout.iteration(number, part) for stage, part in stages.items()}
-    keys = {at: key for at, key in keys.items() if at in REQUIRED or is_published(store, key)}
-    manifests = _manifests(store, keys, None, {**KINDS, STATE: OptimizerState})
-    state = manifests.pop(STATE, None)
-    return IterationRecord(number, manifests, state=state)
+    required = {PARTS[stage] for stage in (REQUIRED if number else MEASURING)}
+    keys = {part: layout.iteration(number, part) for part in (KINDS if number else required)}
+    kinds = {key: KINDS[part] for part, key in keys.items() if part in required or is_published(store, key)}
+    return _iteration(layout, number, _manifests(store, kinds, None))
 
 
-def _manifests(
-    store: Store, keys: Mapping[K, str], damaged: list[Damage] | None, kinds: Mapping[K, type[Kind]]
-) -> dict[K, Manifest]:
-    def read(name: K) -> Manifest | None:
-        with noted(damaged, keys[name]):
-            return Artifact.at(store, keys[name], kinds[name]).manifest
+def _iteration(layout: RunLayout, number: int, made: Mapping[str, Manifest]) -> IterationRecord:
+    """Returns the record of an iteration, given manifests by key."""
+    keys = {stage: layout.iteration(number, part) for stage, part in PARTS.items()}
+    manifests = {stage: made[key] for stage, key in keys.items() if key in made}
+    return IterationRecord(number, manifests, state=made.get(layout.iteration(number, STATE)))
+
+
+def _manifests(store: Store, kinds: Mapping[str, type[Kind]], damaged: list[Damage] | None) -> dict[str, Manifest]:
+    """Returns the manifests under keys, each of a kind, by key; without those that are noted as damaged."""
+
+    def read(key: str) -> Manifest | None:
+        with noted(damaged, key):
+            return Artifact.at(store, key, kinds[key]).manifest
         return None
 
     # Threads hide the latency of a server; to hand a file to one takes longer than to read it from a folder.
-    manifests = map(read, keys) if store.local_path(RUNS) else _readers().map(read, keys)
-    return {name: manifest for name, manifest in zip(keys, manifests, strict=True) if manifest}
+    manifests = map(read, kinds) if store.local_path(RUNS) else _readers().map(read, kinds)
+    return {key: manifest for key, manifest in zip(kinds, manifests, strict=True) if manifest}
 
 
 @cache

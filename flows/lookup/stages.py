@@ -9,6 +9,7 @@ from artifacts.refs import (
     Decision,
     Grades,
     Kind,
+    OptimizerState,
     PassRates,
     Report,
     Rollouts,
@@ -56,8 +57,6 @@ TABLE = (
 """The stages in the order in which a run calls them."""
 PARTS = {stage.name: stage.part for stage in TABLE if stage.part}
 """The stages of an iteration, each with the part of the layout that it publishes."""
-KINDS = {stage.name: stage.kind for stage in TABLE if stage.part}
-"""The stages of an iteration, each with the kind of its artifact."""
 REQUIRED = tuple(stage.name for stage in TABLE if not stage.optional)
 """The stages that every iteration has."""
 REFRESHABLE = tuple(stage.name for stage in TABLE if stage.named)
@@ -68,3 +67,5 @@ MEASURING = ("evaluate", "promote")
 """The stages that measure the model from which iterations start, as iteration 0."""
 STATE = "optimizer_state"
 """The part with the optimizer state, which `finetune` publishes beside its checkpoint."""
+KINDS = {**{stage.part: stage.kind for stage in TABLE if stage.part}, STATE: OptimizerState}
+"""The parts of an iteration, each with the kind of its artifact."""
