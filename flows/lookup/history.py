@@ -269,7 +269,7 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None, *, up_
         layout.pass_rates: PassRates,
         layout.first_critic("critic"): Critic,
     }
-    made = _manifests(store, {key: kind for key, kind in kinds.items() if key in published}, damaged)
+    made = read_manifests(store, {key: kind for key, kind in kinds.items() if key in published}, damaged)
     iterations = [_iteration(layout, number, made) for number in numbers]
     evaluations = {when: made[key] for when in ("before", "after") if (key := layout.evaluation(when)) in made}
     promoted = None
@@ -309,7 +309,7 @@ def _shorter_set(
     if report is None or recipe["puzzles"]["overlong"] == "refuse":
         return None
     key: str = report.inputs["puzzles"]["key"]
-    manifest = _manifests(store, {key: Puzzles}, damaged).get(key)
+    manifest = read_manifests(store, {key: Puzzles}, damaged).get(key)
     return manifest if manifest and "dropped" in manifest.facts else None
 
 
@@ -352,7 +352,7 @@ def read_iteration(store: Store, layout: RunLayout, number: int) -> IterationRec
     required = {PARTS[stage] for stage in (REQUIRED if number else MEASURING)}
     keys = {part: layout.iteration(number, part) for part in (KINDS if number else required)}
     kinds = {key: KINDS[part] for part, key in keys.items() if part in required or is_published(store, key)}
-    return _iteration(layout, number, _manifests(store, kinds, None))
+    return _iteration(layout, number, read_manifests(store, kinds, None))
 
 
 def _iteration(layout: RunLayout, number: int, made: Mapping[str, Manifest]) -> IterationRecord:
@@ -362,8 +362,18 @@ def _iteration(layout: RunLayout, number: int, made: Mapping[str, Manifest]) -> 
     return IterationRecord(number, manifests, state=made.get(layout.iteration(number, STATE)))
 
 
-def _manifests(store: Store, kinds: Mapping[str, type[Kind]], damaged: list[Damage] | None) -> dict[str, Manifest]:
-    """Returns the manifests under keys, each of a kind, by key; without those that are noted as damaged."""
+def read_manifests(
+    store: Store, kinds: Mapping[str, type[Kind] | None], damaged: list[Damage] | None
+) -> dict[str, Manifest]:
+    """Returns manifests by the keys of their artifacts.
+
+    Args:
+        kinds: The kind that each artifact must have; None for any.
+        damaged: A list to which unreadable artifacts are added; they are left out.
+
+    Raises:
+        IntegrityError: An artifact is unreadable, and `damaged` is None.
+    """
 
     def read(key: str) -> Manifest | None:
         with noted(damaged, key):

@@ -10,7 +10,7 @@ from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref
 from artifacts.store.location import local_folder
 from artifacts.store.store import Store
-from artifacts.verification import noted
+from flows.lookup.history import read_manifests
 from stages.environments.question_file.config import REMOTE, place_of
 from stages.models.source import ChatModel, FolderModel
 from stages.models.stored import BASE
@@ -34,11 +34,9 @@ def made_from_a_lost_source(
     """
     if path is None or not is_lost(path):
         return None
-    made: list[Artifact] = []
-    for key in shared_of_name(store.list(folder), folder, name):
-        with noted([], key):  # skips a damaged artifact, which `verify` reports
-            made.append(Artifact.at(store, key))
-    fitting = [item for item in made if same(item.manifest)]
+    keys = shared_of_name(store.list(folder), folder, name)
+    made = read_manifests(store, dict.fromkeys(keys), [])  # without damaged artifacts, which `verify` reports
+    fitting = [Artifact(store, key, manifest) for key, manifest in made.items() if same(manifest)]
     newest = max(fitting, key=lambda item: item.manifest.made_at, default=None)
     return None if newest is None else newest.ref
 

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from pydantic import Field
@@ -31,7 +31,7 @@ from artifacts.refs import Checkpoint, Ref
 from artifacts.store.keys import MissingKeyError
 from artifacts.store.store import Store
 from artifacts.verification import Damage, damage_error, noted
-from flows.lookup.history import read_run, run_names
+from flows.lookup.history import read_manifests, read_run, run_names
 from flows.upkeep.removal import LOST_AFTER_S, Removal
 from stages.models.stored import BASE, holds_adapter
 from stages.promotion.promoted import Promoted
@@ -187,10 +187,7 @@ def _of_run(store: Store, run: str, rule: Retention, damaged: list[Damage] | Non
         return []
     layout, damage_before = RunLayout(run), len(damaged or ())
     keys = store.list(layout.root)
-    published: dict[str, Manifest] = {}
-    for key in filter(None, map(artifact_of, keys)):
-        with noted(damaged, key):
-            published[key] = Artifact.at(store, key).manifest
+    published = read_manifests(store, dict.fromkeys(filter(None, map(artifact_of, keys))), damaged)
     refreshes = Refreshes()
     with noted(damaged, layout.refresh_requests):
         refreshes = Refreshes.read(store, layout)
@@ -216,17 +213,16 @@ def _of_shared(store: Store, damaged: list[Damage] | None) -> list[Removal]:
     Another run may still work on a published artifact, so those of the last day are left out.
     """
     removals: list[Removal] = []
+    a_day_ago = datetime.now(UTC) - timedelta(seconds=LOST_AFTER_S)
     for top in TOPS:
         if top != RUNS:
-            keys, published = store.list(top), dict[str, Manifest]()
+            keys = store.list(top)
             folders = {match.group(1, 2) for key in keys if (match := IN_ATTEMPT.match(key))}
-            for key, count in Counter(artifact for artifact, _ in folders).items():
-                if count > 1 and is_published(store, key):
-                    with noted(damaged, key):
-                        manifest = Artifact.at(store, key).manifest
-                        if (datetime.now(UTC) - manifest.made_at).total_seconds() >= LOST_AFTER_S:
-                            published[key] = manifest
-            removals += _unpublished_folders(store, top, keys, published)
+            counts = Counter(artifact for artifact, _ in folders)
+            several = [key for key, count in counts.items() if count > 1 and is_published(store, key)]
+            published = read_manifests(store, dict.fromkeys(several), damaged)
+            old = {key: made for key, made in published.items() if made.made_at <= a_day_ago}
+            removals += _unpublished_folders(store, top, keys, old)
     return sorted(removals, key=lambda removal: removal.folder)
 
 
