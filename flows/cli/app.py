@@ -159,15 +159,11 @@ def run_command(arguments: Sequence[str], interrupted: Callable[[], int | None] 
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return status
     finally:
-        _sweep()
+        # Scratch folders of killed commands go last, because the command has imported the slow modules by now.
+        from stages.processes.scratch import sweep
+
+        sweep()
     return 0
-
-
-def _sweep() -> None:
-    """Removes scratch folders of killed commands; runs last, because the command has imported the slow modules."""
-    from stages.processes.scratch import sweep
-
-    sweep()
 
 
 def _explain(error: BaseException) -> tuple[int, str]:

@@ -34,10 +34,7 @@ def print_before_after(console: Console, pair: BeforeAfter) -> None:
         shown = _excerpt(lines)
         for line in shown:
             signs = "".join(SYMBOLS[step.statement.verdict] for step in line.steps)
-            text = Text(f"{signs:>2} | ")
-            for piece in line.pieces:
-                text.append(visible(piece.text), _STYLES[piece.verdict] if piece.verdict else "")
-            console.print(text, soft_wrap=True)
+            console.print(_written(f"{signs:>2} | ", line), soft_wrap=True)
         left_out = f"{len(lines) - len(shown)} of its {len(lines)} lines are not shown. " if shown != lines else ""
         console.print(f"  {left_out}{' '.join(item.derivation.conclusions)}", style="dim", soft_wrap=True)
 
@@ -54,14 +51,16 @@ def print_lines(console: Console, derivation: Derivation) -> None:
     The colour of a statement is that of its verdict, which is also printed as a word. The bar marks text of the model.
     """
     for line in derivation.lines:
-        text = Text("| ")
-        for piece in line.pieces:
-            text.append(visible(piece.text), _STYLES[piece.verdict] if piece.verdict else "")
-        console.print(text, soft_wrap=True)
+        console.print(_written("| ", line), soft_wrap=True)
         for step in line.steps:
             console.print(
                 Text(f"    {visible(step_line(step, line.steps))}", _STYLES[step.statement.verdict]), soft_wrap=True
             )
+
+
+def _written(margin: str, line: DerivationLine) -> Text:
+    pieces = ((visible(piece.text), _STYLES[piece.verdict] if piece.verdict else "") for piece in line.pieces)
+    return Text.assemble(margin, *pieces)
 
 
 def derivation_json(derivation: Derivation) -> dict[str, Any]:

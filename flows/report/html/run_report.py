@@ -169,9 +169,9 @@ def _before_after(record: RunRecord) -> dict[str, Any] | None:
     }
 
 
-def _cards(record: RunRecord, store: Store, iterations: Sequence[IterationFigures]) -> list[dict[str, str]]:
-    """Returns the figures that the page shows in large type."""
-    cards: list[dict[str, str]] = []
+def _cards(record: RunRecord, store: Store, iterations: Sequence[IterationFigures]) -> list[tuple[str, str, str, str]]:
+    """Returns the figures that the page shows in large type: label, value, note, and `up`, `down` or nothing."""
+    cards: list[tuple[str, str, str, str]] = []
     tests = record.tests(store)
     results = PairedResults(tests["before"], tests["after"]) if tests.keys() == {"before", "after"} else None
     for title, mode, metric in _HEADLINES:
@@ -183,10 +183,9 @@ def _cards(record: RunRecord, store: Store, iterations: Sequence[IterationFigure
             value = f"{low:.1%} \N{RIGHTWARDS ARROW} {high:.1%}"
             note = f"{gain.mean * 100:+.1f} points ({gain.low * 100:.1f} to {gain.high * 100:.1f})"
             direction = "up" if gain.mean >= 0 else "down"
-            cards.append({"label": title, "value": value, "note": note, "direction": direction})
+            cards.append((title, value, note, direction))
     if record.promoted:
-        value, note = f"iteration {record.promoted.iteration}", _standing(record, len(iterations))
-        cards.append({"label": "promoted", "value": value, "note": note, "direction": ""})
+        cards.append(("promoted", f"iteration {record.promoted.iteration}", _standing(record, len(iterations)), ""))
     return cards
 
 
