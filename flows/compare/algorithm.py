@@ -7,7 +7,8 @@ These settings come from the published recipe:
   `constant` aggregation divides by the length of the base recipe's longest completion. The loss has the sampling
   temperature of the base recipe, unless the published loss has one of its own (`temperature_of`);
 * the reference of the KL term (`finetune.reference`, `reference_iterations`, `reference_decay`);
-* the treatment of groups without a signal (`pack.uniform_groups`, `sample.resample`; at most 2 further rounds);
+* the treatment of groups without a signal (`pack.uniform_groups`), without dynamic sampling: a comparison samples
+  nothing;
 * the completions to train on (`pack.completions`), and the marks of right ones (`pack.mark_right`), which a loss may
   need.
 
@@ -22,10 +23,8 @@ from flows.config.recipe import Recipe
 TAKEN = (
     "grade.advantage", "finetune.loss", "finetune.reference", "finetune.reference_iterations",
     "finetune.reference_decay", "pack.uniform_groups", "pack.completions", "pack.mark_right",
-    "sample.resample",
 )  # fmt: skip
 """Settings that come from the published recipe."""
-_MOST_ROUNDS = 2
 
 
 def algorithm(base: Recipe, published: Recipe) -> dict[str, Any]:
@@ -36,16 +35,11 @@ def algorithm(base: Recipe, published: Recipe) -> dict[str, Any]:
     """
     values, settings = published.model_dump(mode="json"), dict[str, Any]()
     for name in TAKEN:
-        value: Any = values
-        for part in name.split("."):
-            value = value[part]
-        settings[name] = value
+        section, key = name.split(".")
+        settings[name] = values[section][key]
     loss = settings["finetune.loss"]
     if loss["temperature_of"] == "sampler":
         loss["temperature"] = base.sample.sampling.temperature
     if loss["constant_tokens"] is not None:
         loss["constant_tokens"] = base.sample.sampling.max_tokens
-    if settings["sample.resample"] is not None:
-        rounds = min(_MOST_ROUNDS, settings["sample.resample"]["max_rounds"])
-        settings["sample.resample"] = {"max_rounds": rounds, "grader": base.grade.grader}
     return settings

@@ -138,9 +138,8 @@ def _candidate(name: str, own: Recipe, overrides: Sequence[str]) -> ComparedReci
         settings |= {section: getattr(source, section).model_dump(mode="json") for section in LEARNING}
     else:
         for setting, value in algorithm(own, source).items():
-            if setting != "sample.resample":  # a comparison samples nothing; `mixed_only` replaces this setting
-                section, key = setting.split(".")
-                settings[section][key] = value
+            section, key = setting.split(".")
+            settings[section][key] = value
     refuse_other_signals(name, source, own)
     recipe = validate(Recipe, overridden(settings, overrides), name)
     if any(

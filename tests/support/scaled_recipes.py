@@ -186,7 +186,12 @@ def write_sums(path: Path) -> None:
 
 def settings_of(base: Recipe, name: str) -> list[str]:
     """The algorithm of a published recipe at the base recipe's scale, as `--set` takes it."""
-    return [f"{setting}={as_toml(value)}" for setting, value in algorithm(base, load_recipe(name)).items()]
+    published = load_recipe(name)
+    settings, again = algorithm(base, published), published.sample.resample
+    settings["sample.resample"] = again and {
+        "max_rounds": min(ROUNDS, again.max_rounds), "grader": base.grade.grader,
+    }  # fmt: skip
+    return [f"{setting}={as_toml(value)}" for setting, value in settings.items()]
 
 
 def as_toml(value: Any) -> str:
