@@ -80,14 +80,12 @@ class ExampleGroup:
         return any(item.statements for item in self.completions)
 
 
-def find_example_group(record: "IterationRecord", layout: RunLayout, store: Store) -> ExampleGroup | None:
-    """Returns the group with the largest range of rewards in the first shard; None if no graded ones are stored.
+def find_example_group(record: "IterationRecord", layout: RunLayout, store: Store) -> ExampleGroup:
+    """Returns the group with the largest range of rewards in the first shard of an iteration that is graded.
 
     Raises:
         IntegrityError: A stored file is damaged.
     """
-    if not record.graded:
-        return None
     rows = next(sampled_shards(record, store)).join(read_grades(record, layout, store), on=COMPLETION, validate="1:1")
     spread = rows.group_by("group").agg((pl.col("reward").max() - pl.col("reward").min()).alias("spread"))
     group = spread.sort("spread", "group", descending=[True, False])["group"][0]

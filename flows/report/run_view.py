@@ -60,8 +60,7 @@ class RunView:
     def batch(self) -> tuple[int, BatchView] | None:
         """The newest packed batch and its iteration; None if no batch is stored."""
         packed = next((item for item in reversed(self.record.iterations) if item.kept("pack")), None)
-        batch = read_batch(packed, self.record.layout, self.store) if packed else None
-        return (packed.number, batch) if packed and batch else None
+        return (packed.number, read_batch(packed, self.record.layout, self.store)) if packed else None
 
     @cached_property
     def plots(self) -> dict[str, bytes]:

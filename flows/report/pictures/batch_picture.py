@@ -65,14 +65,12 @@ class BatchView:
     unshared_tokens: int
 
 
-def read_batch(record: IterationRecord, layout: RunLayout, store: Store) -> BatchView | None:
-    """Returns the layout of an iteration's batch; None if `pack` has not published.
+def read_batch(record: IterationRecord, layout: RunLayout, store: Store) -> BatchView:
+    """Returns the layout of the batch of an iteration that is packed.
 
     Raises:
         IntegrityError: The stored file is damaged.
     """
-    if "pack" not in record.manifests:
-        return None
     key = layout.iteration(record.number, PARTS["pack"])
     return batch_view(
         PackedBatch.from_bytes(Artifact(store, key, record.manifests["pack"]).read_bytes(BATCH_FILE), key)

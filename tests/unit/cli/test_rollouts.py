@@ -22,7 +22,6 @@ from artifacts.store.store import Store
 from flows.cli.app import run_command
 from flows.lookup.history import read_run
 from flows.lookup.rollouts import COMPLETION, as_dataset, graded_rollouts
-from flows.report.example_group import find_example_group
 from flows.report.run_view import RunView
 from tests.support.isolated import isolated_python
 from tests.support.json_page import check_documented
@@ -197,7 +196,7 @@ def test_completions_that_are_sampled_again_are_left_out_until_they_are_graded(t
     assert [rows["iteration"][0] for rows in graded_rollouts(record, store)] == [1, 2, 3]
     example = RunView(record, store).example
     assert example is not None and example.iteration == 3
-    assert find_example_group(record.iterations[4], layout, store) is None
+    assert not record.iterations[4].graded
     at = ["--store", store.url]
     assert run_command(["report", "made", *at]) == run_command(["show", "made", "--samples", "1", *at]) == 0
 

@@ -174,7 +174,6 @@ def test_a_run_that_has_only_begun_has_a_report(made: tuple[Store, RunLayout]) -
 def test_the_example_is_the_group_that_differs_most(made: tuple[Store, RunLayout]) -> None:
     store, layout = made
     example = find_example_group(read_run(store, layout.run).iterations[-1], layout, store)
-    assert example is not None
     assert [item.title for item in example.completions] == ["best", "median", "worst"]
     rewards = [item.reward for item in example.completions]
     assert rewards == sorted(rewards, reverse=True)

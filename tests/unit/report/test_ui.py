@@ -126,7 +126,6 @@ def test_nothing_invisible_is_left() -> None:
 def test_completions_tell_what_they_prove(made: tuple[Store, RunLayout]) -> None:
     store, layout = made
     example = find_example_group(read_run(store, layout.run).iterations[-1], layout, store)
-    assert example is not None
     assert all(item.statements is not None for item in example.completions)
     said = [Asserted("Miss Scarlet was in the Hall", "open", 0), Asserted("Mr. Green was in the Hall", "proved", 33)]
     page = completions_page(replace(example, completions=[replace(example.completions[0], statements=said)]))
