@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from flows.config.recipe import Recipe
     from flows.plan.plan import Plan
 
+_NEW_FILE = "a new file in a folder that exists"
+
 
 def doctor(
     *,
@@ -184,6 +186,8 @@ def plan(
     for name, path in (("write", write), ("plot", plot)):
         if path is not None and exists(path):
             raise BadInputError(f"--{name}", str(path), "a file that does not exist")
+        if path is not None and not exists(path.parent):
+            raise BadInputError(f"--{name}", str(path), _NEW_FILE)
     loaded, rented = load_profile(profile, set_profile), cluster(gpus, nodes)
     written = load_recipe(recipe, set_)
     refuse_undivided(written, loaded.trainer, loaded.engine)
@@ -210,7 +214,7 @@ def _write(option: str, path: Path, content: bytes) -> None:
         if is_full_disk(error):
             raise disk_full(path.parent, len(content), quota=is_quota(error)) from error
         reason = error.strerror if isinstance(error, OSError) else error
-        raise BadInputError(option, f"{path} ({reason})", "a new file in a folder that exists") from error
+        raise BadInputError(option, f"{path} ({reason})", _NEW_FILE) from error
 
 
 def _print_plan(made: "Plan", price: float) -> None:
