@@ -27,7 +27,7 @@ from flows.cli.console.options import (
 from flows.cli.console.output import print_json, print_line, terminal
 from flows.doctor import checks
 from flows.doctor.checks import Check
-from flows.doctor.facts import machine_facts, prefect_facts, software_facts, speed_facts
+from flows.doctor.facts import machine_facts, prefect_facts, speed_facts
 from flows.doctor.hardware import Hardware, choice_of, device_of, load_hardware
 from flows.doctor.store_facts import store_facts, store_folder
 from flows.report.text.visible import one_line
@@ -92,20 +92,20 @@ def _checks(recipe: str | None, changes: Sequence[str], hardware: Hardware, url:
         pending_speeds = pool.submit(speed_facts)
         pending_store = pool.submit(store_facts, url)
         pending_prefect = pool.submit(prefect_facts, (store_folder(url) or Path(DEFAULT_STORE)) / ".prefect")
-        machine, software = machine_facts(), software_facts()
+        machine = machine_facts()
         yield checks.cpu_check(machine)
         yield checks.memory_check(machine)
-        yield checks.gpu_check(machine, software, hardware)
-        yield checks.engine_check(software, machine, hardware)
-        yield from filter(None, [checks.cache_check(software, hardware)])
-        yield checks.extras_check(software, hardware)
+        yield checks.gpu_check(machine, hardware)
+        yield checks.engine_check(machine, hardware)
+        yield from filter(None, [checks.cache_check(machine, hardware)])
+        yield checks.extras_check(machine, hardware)
         yield checks.prefect_check(pending_prefect.result())
         store = pending_store.result()
         yield checks.store_check(store)
         yield from filter(None, (checks.space_check(store), checks.creates_check(store)))
         # Submitted only now, because its slow imports would delay the lines above.
         pending_recipe = pool.submit(_load_sized, recipe, changes, hardware, url) if recipe else None
-        devices = device_of("trainer", hardware, machine, software), device_of("engine", hardware, machine, software)
+        devices = device_of("trainer", hardware, machine), device_of("engine", hardware, machine)
         speeds = pending_speeds.result()
         resolved, size = pending_recipe.result() if pending_recipe else (None, None)
         hidden = size.shape.hidden if size and size.shape else None

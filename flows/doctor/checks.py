@@ -7,11 +7,10 @@ from typing import Any, Literal
 
 from artifacts.errors import SEE_DOCTOR, BadInputError
 from flows.checks.devices import CPU_BUILDS, CUDA_BUILDS, refuse_large_cache, refuse_missing_devices
-from flows.doctor.facts import MachineFacts, PrefectFacts, SoftwareFacts, SpeedFacts
+from flows.doctor.facts import MachineFacts, PrefectFacts, SpeedFacts
 from flows.doctor.hardware import Component, Device, Hardware
 from flows.doctor.store_facts import StoreFacts
 from stages.hardware.compute_type import SLOW_FACTOR, Choice, ComputeType
-from stages.hardware.cuda import CudaFacts
 from stages.sampling import engine_key
 from stages.sampling.replicas import compile_cache, placement
 
@@ -90,7 +89,7 @@ def memory_check(machine: MachineFacts) -> Check:
     return Check("memory", "ok", summary, figures=figures)
 
 
-def gpu_check(machine: MachineFacts, software: SoftwareFacts, hardware: Hardware) -> Check:
+def gpu_check(machine: MachineFacts, hardware: Hardware) -> Check:
     """Checks that machine and packages have what the profile needs, as each command with a profile does."""
     driver = f"driver {machine.driver}" if machine.driver else "no driver"
     descriptions = [
@@ -104,24 +103,20 @@ def gpu_check(machine: MachineFacts, software: SoftwareFacts, hardware: Hardware
             for gpu in machine.gpus
         ],
     }
-    facts = CudaFacts(
-        machine.gpus, machine.present_gpus, machine.driver, machine.driver_cuda, software.torch, software.torch_cuda,
-        software.engine, software.no_compiler,
-    )  # fmt: skip
     try:
-        refuse_missing_devices(hardware.engine, hardware.trainer, facts, trains=True)
+        refuse_missing_devices(hardware.engine, hardware.trainer, machine, trains=True)
     except BadInputError as error:
         return refused("GPU", error, figures=figures)
     if machine.gpus:
         return Check("GPU", "ok", f"{', '.join(descriptions)}; {driver}", figures=figures)
-    if machine.present_gpus:
-        summary = f"{', '.join(machine.present_gpus)}, not available to CUDA; {driver}"
+    if machine.present:
+        summary = f"{', '.join(machine.present)}, not available to CUDA; {driver}"
         remedy = "check CUDA_VISIBLE_DEVICES; start a container with --gpus all"
         return Check("GPU", "warning", summary, remedy, figures)
     return Check("GPU", "ok", "none; runs use the CPU", figures=figures)
 
 
-def engine_check(software: SoftwareFacts, machine: MachineFacts, hardware: Hardware) -> Check:
+def engine_check(machine: MachineFacts, hardware: Hardware) -> Check:
     """Checks that the installed build of vLLM suits this machine, and that the profile's engines have room on it."""
     if not hardware.starts_engines:
         count = len(hardware.engine.external_urls)
@@ -131,9 +126,9 @@ def engine_check(software: SoftwareFacts, machine: MachineFacts, hardware: Hardw
         except BadInputError as error:
             return refused("engine", error, f"{summary}; ", figures)
         return Check("engine", "ok", summary, figures=figures)
-    if software.engine is None:
+    if machine.engine is None:
         return Check("engine", "problem", "vLLM is not installed", CUDA_BUILDS if machine.gpus else CPU_BUILDS)
-    name, version = software.engine
+    name, version = machine.engine
     summary, figures = f"{name} {version}", {"build": name, "version": version}
     if name == "vllm" and not machine.gpus:
         remedy = f"{CPU_BUILDS}: this build does not run without a GPU"
@@ -143,15 +138,15 @@ def engine_check(software: SoftwareFacts, machine: MachineFacts, hardware: Hardw
         return Check("engine", "warning", summary, remedy, figures)
     try:
         placement.check(hardware.engine)
-        refuse_large_cache(hardware.engine, software.engine, machine.spare_bytes, machine.free_gpu_bytes)
+        refuse_large_cache(hardware.engine, machine.engine, machine.spare_bytes, machine.free_gpu_bytes)
     except BadInputError as error:
         return refused("engine", error, f"{summary}; ", figures)
     return Check("engine", "ok", summary, figures=figures)
 
 
-def cache_check(software: SoftwareFacts, hardware: Hardware) -> Check | None:
+def cache_check(machine: MachineFacts, hardware: Hardware) -> Check | None:
     """Names the folder in which engines keep compiled code; None if they compile nothing."""
-    if software.engine is None or software.engine[0] != "vllm" or hardware.engine.eager or not hardware.starts_engines:
+    if machine.engine is None or machine.engine[0] != "vllm" or hardware.engine.eager or not hardware.starts_engines:
         return None
     folder = compile_cache.folder()
     size, limit = compile_cache.size_bytes(folder), compile_cache.largest_bytes()
@@ -264,11 +259,11 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN_NAMES]) + (f" and {more} more" if (more := len(names) - _SHOWN_NAMES) > 0 else "")
 
 
-def extras_check(software: SoftwareFacts, hardware: Hardware) -> Check:
+def extras_check(machine: MachineFacts, hardware: Hardware) -> Check:
     """Checks that the optional package of the profile's tracker is installed."""
-    shown = [f"{name} {version or 'not installed'}" for name, version in software.extras.items()]
-    summary, figures = ", ".join(shown), dict(software.extras)
-    if hardware.tracker != "none" and software.extras.get(hardware.tracker) is None:
+    shown = [f"{name} {version or 'not installed'}" for name, version in machine.extras.items()]
+    summary, figures = ", ".join(shown), dict(machine.extras)
+    if hardware.tracker != "none" and machine.extras.get(hardware.tracker) is None:
         remedy = f"run `uv sync --extra {hardware.tracker}`: the profile's tracker needs it"
         return Check("optional parts", "problem", summary, remedy, figures)
     return Check("optional parts", "ok", summary, figures=figures)

@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import os
-import platform
 import pwd
 import re
 from collections.abc import Mapping
@@ -13,8 +12,8 @@ from artifacts.errors import DeerstalkerError
 from artifacts.provenance import hardware
 from flows.orchestration.server.api_access import CLIENT_VARIABLE, auth_headers, bounded_get
 from flows.orchestration.server.local_server import InstallationRecord, auth_string_of, running_server
-from stages.hardware.compute_type import ComputeType, CudaDevice, cpu_flags, matmul_gflops
-from stages.hardware.cuda import cuda_facts, free_gpu_bytes
+from stages.hardware.compute_type import ComputeType, cpu_flags, matmul_gflops
+from stages.hardware.cuda import CudaFacts, cuda_facts, free_gpu_bytes
 from stages.processes.cgroups import cpu_quota
 from stages.processes.memory import limit_bytes, spare_bytes
 
@@ -24,9 +23,9 @@ _CONNECT_LIMIT_S, _ANSWER_LIMIT_S = 1.5, 15.0
 _FIRST_USER_ID, _NOBODY_ID = 1000, 65534
 
 
-@dataclass(frozen=True)
-class MachineFacts:
-    """The resources of the machine that this process may use.
+@dataclass(frozen=True, kw_only=True)
+class MachineFacts(CudaFacts):
+    """The resources of the machine that this process may use, and the installed software.
 
     Attributes:
         flags: Feature flags of the CPU, without those that ONEDNN_MAX_CPU_ISA forbids.
@@ -35,11 +34,8 @@ class MachineFacts:
         memory_bytes: Memory of the machine.
         limit_bytes: Lowest memory limit of the control groups; None if none is below the machine's memory.
         spare_bytes: Memory that this process may still allocate.
-        gpus: GPUs that CUDA offers to this process.
-        present_gpus: Names of all GPUs that the kernel lists, usable or not.
-        driver: Version of the NVIDIA kernel driver, empty without one.
-        driver_cuda: Newest release of CUDA that the driver supports; None without a driver.
         free_gpu_bytes: Free memory of each of `gpus`; empty if unknown.
+        extras: Versions of the optional packages, None for one that is not installed.
     """
 
     cpu: str
@@ -49,11 +45,8 @@ class MachineFacts:
     spare_bytes: int
     quota: float | None = None
     limit_bytes: int | None = None
-    gpus: tuple[CudaDevice, ...] = ()
-    present_gpus: tuple[str, ...] = ()
-    driver: str = ""
-    driver_cuda: tuple[int, int] | None = None
     free_gpu_bytes: tuple[int, ...] = ()
+    extras: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
 
     @property
     def usable_cores(self) -> float:
@@ -64,26 +57,6 @@ class MachineFacts:
     def room_bytes(self) -> int:
         """Memory that this process could use if no other program ran."""
         return self.memory_bytes if self.limit_bytes is None else self.limit_bytes
-
-
-@dataclass(frozen=True)
-class SoftwareFacts:
-    """Installed software.
-
-    Attributes:
-        engine: Distribution and version of vLLM; None if it is not installed.
-        extras: Versions of the optional packages, None for one that is not installed.
-        torch: Version of torch; empty if it is not installed.
-        torch_cuda: Release of CUDA that torch was built for; None for a build for CPUs.
-        no_compiler: Missing parts of a compiler of GPU kernels, in words.
-    """
-
-    python: str
-    engine: tuple[str, str] | None
-    extras: Mapping[str, str | None]
-    torch: str = ""
-    torch_cuda: tuple[int, int] | None = None
-    no_compiler: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,9 +94,10 @@ class PrefectFacts:
 
 
 def machine_facts() -> MachineFacts:
-    """Returns the facts of this machine, from the kernel and the CUDA driver."""
-    recorded, cuda = hardware(), cuda_facts()
+    """Returns the facts of this machine, from the kernel, the CUDA driver and the metadata of installed packages."""
+    recorded = hardware()
     return MachineFacts(
+        **vars(cuda_facts()),
         cpu=recorded["cpu"],
         flags=cpu_flags(),
         cores=recorded["cores"],
@@ -131,18 +105,9 @@ def machine_facts() -> MachineFacts:
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         limit_bytes=limit_bytes(),
         spare_bytes=spare_bytes(),
-        gpus=cuda.gpus,
-        present_gpus=cuda.present,
-        driver=cuda.driver,
-        driver_cuda=cuda.driver_cuda,
         free_gpu_bytes=free_gpu_bytes(),
+        extras={name: _version(name) for name in EXTRAS},
     )
-
-
-def software_facts() -> SoftwareFacts:
-    """Returns the installed engine and optional packages, without importing them."""
-    cuda, extras = cuda_facts(), {name: _version(name) for name in EXTRAS}
-    return SoftwareFacts(platform.python_version(), cuda.engine, extras, cuda.torch, cuda.torch_cuda, cuda.no_compiler)
 
 
 def speed_facts() -> SpeedFacts:

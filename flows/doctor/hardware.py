@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 
 from artifacts.config import Config
 from flows.config.settings import load_settings
-from flows.doctor.facts import MachineFacts, SoftwareFacts
+from flows.doctor.facts import MachineFacts
 from stages.hardware.compute_type import Choice, native_type, training_type
 from stages.sampling.config import EngineHardware
 from stages.training.worker_group.hardware import TrainHardware
@@ -46,14 +46,14 @@ def load_hardware(profile: str, changes: Sequence[str]) -> Hardware:
     return load_settings(Hardware, "profiles", profile, changes)
 
 
-def device_of(component: Component, hardware: Hardware, machine: MachineFacts, software: SoftwareFacts) -> Device:
+def device_of(component: Component, hardware: Hardware, machine: MachineFacts) -> Device:
     """Returns the device of trainer or engine.
 
     The engine's is that of the installed build of vLLM. The trainer's is the profile's or, with `auto`, a GPU if there
     is one.
     """
     if component == "engine":
-        return "cuda" if software.engine and software.engine[0] == "vllm" else "cpu"
+        return "cuda" if machine.engine and machine.engine[0] == "vllm" else "cpu"
     if hardware.trainer.device == "auto":
         return "cuda" if machine.gpus else "cpu"
     return hardware.trainer.device

