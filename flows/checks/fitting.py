@@ -34,7 +34,7 @@ def refuse_undivided(recipe: Recipe, trainer: TrainHardware, engine: EngineHardw
     heads, kv_heads = shape.heads
     trainer.check_layers(heads, kv_heads, shape.hidden, shape.intermediate, divisible=shape.divisible)
     size = engine.tensor_parallel_size
-    if not _elsewhere(engine) and heads % size:
+    if not engine.elsewhere and heads % size:
         raise BadInputError(
             "engine.tensor_parallel_size", f"{size}, for a model with {heads} heads", "a number that divides them"
         )
@@ -86,10 +86,10 @@ def refuse_unfit(recipe: Recipe, profile: Profile, devices: tuple[CudaDevice, ..
         )  # fmt: skip
     memory = memory_of(recipe, profile, size, min(gpu.memory_bytes for gpu in gpus))
     of_trainer = bytes_on_gpu(memory.trainer, trainer)
-    needed = of_trainer if _elsewhere(engine) else memory.certain
+    needed = of_trainer if engine.elsewhere else memory.certain
     if needed > memory.gpu:
         parts = f"trainer {of_trainer / GIB:.1f} GiB"
-        if not _elsewhere(engine):
+        if not engine.elsewhere:
             parts += f", engine {memory.engine / GIB:.1f} GiB (weights {memory.engine_weights / GIB:.1f} GiB)"
         raise BadInputError(
             "profile",
@@ -97,7 +97,3 @@ def refuse_unfit(recipe: Recipe, profile: Profile, devices: tuple[CudaDevice, ..
             f"at most {memory.gpu / GIB:.1f} GiB",
             f"`deerstalker plan --gpus {len(gpus)}x... --write FILE` writes a profile that fits, if there is one",
         )
-
-
-def _elsewhere(engine: EngineHardware) -> bool:
-    return bool(engine.external_urls) and engine.replicas == "auto"

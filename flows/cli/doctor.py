@@ -111,7 +111,7 @@ def _checks(recipe: str | None, changes: Sequence[str], hardware: Hardware, url:
         hidden = size.shape.hidden if size and size.shape else None
         choices = choice_of("trainer", hardware, devices[0], hidden), choice_of("engine", hardware, devices[1])
         yield checks.type_check("trainer", devices[0], choices[0], speeds, hardware.explicit_type("trainer"))
-        if hardware.starts_engines:
+        if not hardware.engine.elsewhere:
             yield checks.type_check("engine", devices[1], choices[1], speeds, hardware.explicit_type("engine"))
     if recipe is None or resolved is None or size is None:
         return

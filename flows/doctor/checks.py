@@ -118,7 +118,7 @@ def gpu_check(machine: MachineFacts, hardware: Hardware) -> Check:
 
 def engine_check(machine: MachineFacts, hardware: Hardware) -> Check:
     """Checks that the installed build of vLLM suits this machine, and that the profile's engines have room on it."""
-    if not hardware.starts_engines:
+    if hardware.engine.elsewhere:
         count = len(hardware.engine.external_urls)
         summary, figures = f"engines run elsewhere ({count})", {"external": count}
         try:
@@ -146,7 +146,7 @@ def engine_check(machine: MachineFacts, hardware: Hardware) -> Check:
 
 def cache_check(machine: MachineFacts, hardware: Hardware) -> Check | None:
     """Names the folder in which engines keep compiled code; None if they compile nothing."""
-    if machine.engine is None or machine.engine[0] != "vllm" or hardware.engine.eager or not hardware.starts_engines:
+    if machine.engine is None or machine.engine[0] != "vllm" or hardware.engine.eager or hardware.engine.elsewhere:
         return None
     folder = compile_cache.folder()
     size, limit = compile_cache.size_bytes(folder), compile_cache.largest_bytes()

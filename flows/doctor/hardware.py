@@ -30,11 +30,6 @@ class Hardware(Config):
     keep_state_every: int | None = Field(default=None, ge=0, le=1_000_000)
     gpu_slot: str | None = None
 
-    @property
-    def starts_engines(self) -> bool:
-        """Whether engines start on this machine: there are no external engines, or `replicas` is a number."""
-        return not self.engine.external_urls or self.engine.replicas != "auto"
-
     def explicit_type(self, component: Component) -> str | None:
         """Returns the profile's compute type of trainer or engine; None if it is `auto`."""
         value = self.trainer.compute_dtype if component == "trainer" else self.engine.dtype

@@ -172,7 +172,6 @@ def _fits_here(
     refuse: bool,
 ) -> bool:
     trainer, engine = profile.trainer, profile.engine
-    elsewhere = bool(engine.external_urls) and engine.replicas == "auto"
     if trainer.device == "cuda" or (trainer.device == "auto" and devices):
         if not devices and not refuse:
             return False
@@ -183,7 +182,7 @@ def _fits_here(
             )  # fmt: skip
         gpu = min(device.memory_bytes for device in devices)
         memory = memory_of(part, profile, size, gpu)
-        return training_bytes(memory.trainer, trainer) <= gpu if elsewhere else memory.missing == 0
+        return training_bytes(memory.trainer, trainer) <= gpu if engine.elsewhere else memory.missing == 0
     compute = trainer.on_this_machine(size.shape.hidden if size.shape else None).compute_dtype
     one = process_memory(part, trainer, size, cast("ComputeType", compute), cuda=False)
     engine_on_cuda = engine_build()[0] == "vllm"

@@ -287,7 +287,11 @@ class EngineHardware(Config):
         return self.kv_cache_gib is None and engine_build()[0] == "vllm"
 
     @property
+    def elsewhere(self) -> bool:
+        """Whether all engines run elsewhere, and none starts on this machine."""
+        return bool(self.external_urls) and self.replicas == "auto"
+
+    @property
     def computes_in(self) -> str | None:
         """The engines' compute type on this machine; None if all engines run elsewhere, where types may differ."""
-        elsewhere = self.external_urls and self.replicas == "auto"
-        return None if elsewhere else self.on_this_machine().dtype
+        return None if self.elsewhere else self.on_this_machine().dtype

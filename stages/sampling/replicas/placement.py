@@ -77,7 +77,7 @@ def _count(hardware: EngineHardware, model_dir: Path) -> int:
 
 def fills_gpus(hardware: EngineHardware) -> bool:
     """Returns whether `auto` places engines on several GPUs, or groups of GPUs, of this machine."""
-    counted = hardware.replicas == "auto" and not hardware.external_urls
+    counted = hardware.replicas == "auto" and not hardware.elsewhere
     return counted and not _on_cpu() and len(_devices()) >= 2 * hardware.tensor_parallel_size
 
 
