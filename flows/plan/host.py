@@ -4,7 +4,7 @@ from flows.config.model_size import ModelSize
 from flows.plan.memory import BYTES
 from stages.hardware.compute_type import ComputeType
 from stages.sampling.config import EngineHardware
-from stages.sampling.replicas.placement import AUTO_MOST_ON_CPU
+from stages.sampling.replicas import placement
 from stages.sampling.replicas.threads import SMALL_MODEL_BYTES
 
 _PROGRAM_BYTES = int(3.5 * (1 << 30))
@@ -34,16 +34,9 @@ def engine_bytes(engine: EngineHardware, size: ModelSize, compute: ComputeType, 
 
 
 def replica_count(engine: EngineHardware, size: ModelSize, cores: int, gpus: int, *, cuda: bool) -> int:
-    """Returns the number of engines on a machine, by the rule of `stages.sampling.replicas.placement`."""
+    """Returns the number of engines that start on a machine."""
     assert size.parameters is not None
-    if engine.replicas != "auto":
-        return engine.replicas
-    if engine.external_urls:
+    small = _CHECKPOINT_BYTES * size.parameters < SMALL_MODEL_BYTES
+    if engine.elsewhere:
         return 0
-    if any("parallel-size" in argument for argument in engine.extra_arguments):
-        return 1
-    if cuda:
-        return max(1, gpus // engine.tensor_parallel_size)
-    if engine.tensor_parallel_size > 1 or _CHECKPOINT_BYTES * size.parameters >= SMALL_MODEL_BYTES:
-        return 1
-    return max(1, min(cores // (engine.threads or 1), AUTO_MOST_ON_CPU))
+    return placement.replica_count(engine, small=small, cores=cores, gpus=gpus, on_cpu=not cuda)

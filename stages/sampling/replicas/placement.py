@@ -9,9 +9,9 @@ from pathlib import Path
 from artifacts.errors import BadInputError
 from stages.hardware.compute_type import cuda_capabilities, engine_build
 from stages.sampling.config import EngineHardware
-from stages.sampling.replicas.threads import cpu_threads, is_small
+from stages.sampling.replicas.threads import is_small
 
-AUTO_MOST_ON_CPU = 8
+_AUTO_MOST_ON_CPU = 8
 """Each replica loads the libraries and takes 10 s of CPU time to start; 128 groups do not keep more of them busy."""
 
 
@@ -57,22 +57,29 @@ def places(hardware: EngineHardware, model_dir: Path) -> list[ReplicaPlace]:
         BadInputError: As `check`.
     """
     check(hardware)
-    count = _count(hardware, model_dir)
+    if hardware.elsewhere:
+        return []
+    small, cores = is_small(model_dir), len(os.sched_getaffinity(0))
+    count = replica_count(hardware, small=small, cores=cores, gpus=len(_devices()), on_cpu=_on_cpu())
     return [_place(hardware, number, count) for number in range(count)]
 
 
-def _count(hardware: EngineHardware, model_dir: Path) -> int:
+def replica_count(hardware: EngineHardware, *, small: bool, cores: int, gpus: int, on_cpu: bool) -> int:
+    """Returns the number of engines that start on a machine, where not all run elsewhere.
+
+    Args:
+        small: Whether the model is small, see `is_small`.
+        on_cpu: Whether vLLM's build is that for CPUs.
+    """
     if hardware.replicas != "auto":
         return hardware.replicas
-    if hardware.external_urls:
-        return 0
     if any("parallel-size" in argument for argument in hardware.extra_arguments):
         return 1  # the arguments spread the engine over devices in a way that is unknown here
-    if not _on_cpu():
-        return max(1, len(_devices()) // hardware.tensor_parallel_size)
-    if hardware.tensor_parallel_size > 1 or not is_small(model_dir):
+    if not on_cpu:
+        return max(1, gpus // hardware.tensor_parallel_size)
+    if hardware.tensor_parallel_size > 1 or not small:
         return 1
-    return max(1, min(len(os.sched_getaffinity(0)) // cpu_threads(hardware, model_dir), AUTO_MOST_ON_CPU))
+    return max(1, min(cores // (hardware.threads or 1), _AUTO_MOST_ON_CPU))
 
 
 def fills_gpus(hardware: EngineHardware) -> bool:
