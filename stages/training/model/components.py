@@ -30,7 +30,7 @@ from torchtune.modules import (  # noqa: E402
     TransformerDecoder,
     TransformerSelfAttentionLayer,
 )
-from torchtune.modules.peft import LoRALinear, get_merged_lora_ckpt  # noqa: E402
+from torchtune.modules.peft import LoRALinear  # noqa: E402
 
 __all__ = [
     "FeedForward",
@@ -38,5 +38,4 @@ __all__ = [
     "RMSNorm",
     "TransformerDecoder",
     "TransformerSelfAttentionLayer",
-    "get_merged_lora_ckpt",
 ]

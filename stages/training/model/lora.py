@@ -1,4 +1,4 @@
-"""LoRA on the policy: replaces linear maps by torchtune's adapted ones, and merges adapters for publishing."""
+"""LoRA on the policy: replaces linear maps by torchtune's adapted ones."""
 
 import hashlib
 import math
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from stages.models.shape import DecoderShape
-from stages.training.model.components import LoRALinear, TransformerDecoder, get_merged_lora_ckpt
+from stages.training.model.components import LoRALinear, TransformerDecoder
 from stages.training.trainable import TrainableConfig
 
 
@@ -48,20 +48,3 @@ def initial_adapter(name: str, shape: torch.Size) -> Tensor:
         return torch.zeros(shape)
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "big")
     return nn.init.kaiming_uniform_(torch.empty(shape), a=math.sqrt(5), generator=torch.Generator().manual_seed(seed))
-
-
-def merged(weights: dict[str, Tensor], config: TrainableConfig) -> dict[str, Tensor]:
-    """Returns full weights with the adapters added in: W + (alpha / rank) B A, computed in float32.
-
-    Args:
-        weights: Tensors by policy name, not changed; the adapters among them are in float32.
-        config: Rank and alpha of the adapters.
-
-    Returns:
-        Tensors by policy name without adapters, in the dtype of W. The model computes the same with them, up to
-        rounding.
-    """
-    # torchtune adds in place, and a weight may be the one that the model computes with.
-    adapted = {name.replace(".lora_a.", ".") for name in weights if ".lora_a." in name}
-    copied = {name: tensor.clone() if name in adapted else tensor for name, tensor in weights.items()}
-    return get_merged_lora_ckpt(copied, config.rank, scaled_alpha(config))

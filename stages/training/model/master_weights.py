@@ -34,7 +34,7 @@ from stages.training.checkpointing.checkpoint import (
 )
 from stages.training.checkpointing.state_files import HeartbeatLoadPlanner, HeartbeatSavePlanner, StateWriter
 from stages.training.job import Dtype, OptimizerConfig
-from stages.training.model.lora import initial_adapter, merged
+from stages.training.model.lora import initial_adapter
 from stages.training.model.movement import PUBLISHED, sampled_rows
 from stages.training.model.placement import (
     compute_dtype,
@@ -192,15 +192,16 @@ class TrainedWeights:
             name: Policy name.
             dtype: Type of the returned tensor.
         """
-        stem = name.removesuffix(".weight")
-        adapters = [key for side in "ab" if (key := f"{stem}.lora_{side}.weight") in self.masters]
-        parts: dict[str, Tensor] = {}
-        for key in (name, *adapters):
-            tensor = gather(self.masters[key], torch.float32 if is_adapter(key) else dtype)
-            if tensor is not None:
-                parts[key] = tensor
-            self._heartbeat()
-        return merged(parts, self.trainable)[name] if parts else None
+        stem, weight = name.removesuffix(".weight"), gather(self.masters[name], dtype)
+        self._heartbeat()
+        if f"{stem}.lora_a.weight" not in self.masters:
+            return weight
+        a, b = (gather(self.masters[f"{stem}.lora_{side}.weight"], torch.float32) for side in "ab")
+        self._heartbeat()
+        if weight is None or a is None or b is None:
+            return None
+        assert self.trainable.adapter is not None
+        return (self.trainable.adapter.scale * (b @ a)).add_(weight).to(dtype)
 
     def sample(self) -> dict[str, Tensor]:
         """Returns rows of the weights that can move, with adapters added in (collective).
