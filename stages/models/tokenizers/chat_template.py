@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
-import struct
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from artifacts.errors import BadInputError, TransientError
 
@@ -131,18 +131,20 @@ class _Renderer:
 
     def _start(self) -> None:
         limits = [str(CPU_S), str(MEMORY_MIB), str(MAX_TEXT_CHARACTERS)]
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", str(_CHILD), *limits],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            bufsize=0,
-            cwd="/",
-            env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
-            start_new_session=True,  # a Ctrl-C must not reach it
-        )
+        self._pipe, other_end = Pipe()
+        with other_end:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", str(_CHILD), str(other_end.fileno()), *limits],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[other_end.fileno()],
+                cwd="/",
+                env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+                start_new_session=True,  # a Ctrl-C must not reach it
+            )
         self._owner = os.getpid()
-        self._end = weakref.finalize(self, _end, self._process)
+        self._end = weakref.finalize(self, _end, self._process, self._pipe)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Sends a request and returns the answer.
@@ -156,61 +158,20 @@ class _Renderer:
                 self._end()
                 self._start()
             try:
-                self._send(request)
-                return self._receive()
+                self._pipe.send_bytes(json.dumps(request).encode())
+                if self._pipe.poll(_ANSWER_LIMIT_S):
+                    return json.loads(self._pipe.recv_bytes())
             except (OSError, EOFError):
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(_ENDING_LIMIT_S)  # it ends by itself, with a status of its own
                 self._end()
                 raise _EndedError(self._process.returncode) from None
-
-    def _send(self, message: dict[str, Any]) -> None:
-        content = json.dumps(message).encode()
-        stream = cast("Any", self._process.stdin)
-        remaining = memoryview(struct.pack("<I", len(content)) + content)
-        while remaining:
-            remaining = remaining[stream.write(remaining) :]
-
-    def _receive(self) -> dict[str, Any]:
-        deadline = time.monotonic() + _ANSWER_LIMIT_S
-        (length,) = struct.unpack("<I", self._read(4, deadline))
-        return json.loads(self._read(length, deadline))
-
-    def _read(self, count: int, deadline: float) -> bytes:
-        """Returns the next `count` bytes of the process's output.
-
-        Raises:
-            EOFError: The process closed its output.
-            TransientError: The deadline passed.
-        """
-        stream = cast("Any", self._process.stdout)
-        poll = select.poll()
-        poll.register(stream, select.POLLIN)
-        parts: list[bytes] = []
-        while count > 0:
-            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                self._end()
-                raise TransientError("chat template", f"no answer within {_ANSWER_LIMIT_S:.0f} s", "a text")
-            part = stream.read(count)
-            if not part:
-                raise EOFError
-            parts.append(part)
-            count -= len(part)
-        return b"".join(parts)
+            self._end()
+            raise TransientError("chat template", f"no answer within {_ANSWER_LIMIT_S:.0f} s", "a text")
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kills a renderer, unless it is ending by itself, and closes its pipes. A renderer has no state to lose."""
-    try:
-        process.wait(_ENDING_LIMIT_S if process.poll() is None and _output_ended(process) else 0)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            stream.close()
-
-
-def _output_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Returns whether the process has closed its output, so that it is ending by itself with a status of its own."""
-    poll = select.poll()
-    poll.register(cast("Any", process.stdout), select.POLLIN)
-    return any(event & select.POLLHUP for _, event in poll.poll(0))
+def _end(process: subprocess.Popen[bytes], pipe: Connection) -> None:
+    """Kills a renderer, which has no state to lose."""
+    process.kill()
+    process.wait()
+    pipe.close()

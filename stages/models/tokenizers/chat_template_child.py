@@ -1,10 +1,10 @@
 """Child process: renders chat templates by transformers' own code, within limits of CPU time, memory and length.
 
-``python -I chat_template_child.py CPU_SECONDS MEMORY_MIB MAX_CHARACTERS``. Messages are JSON, each preceded by its
-length in four bytes. A request is ``{"source": ..., "conversations": [...], "variables": {...}}``; without
-conversations it only checks that the source compiles. The answer is ``{"texts": [...]}``, a text for each conversation,
-or ``{"error": ...}``. The process ends when its input ends. Limits of CPU time and length are for one text; that of
-memory comes on top of what transformers takes itself.
+``python -I chat_template_child.py SOCKET CPU_SECONDS MEMORY_MIB MAX_CHARACTERS``. SOCKET is the number of a file
+descriptor, over which a `multiprocessing.connection.Connection` sends messages in JSON. A request is ``{"source": ...,
+"conversations": [...], "variables": {...}}``; without conversations it only checks that the source compiles. The answer
+is ``{"texts": [...]}``, a text for each conversation, or ``{"error": ...}``. The process ends when the connection ends.
+Limits of CPU time and length are for one text; that of memory comes on top of what transformers takes itself.
 
 Jinja's sandbox, in which transformers renders, keeps a template from writing files and from attributes that lead out of
 the sandbox. Python cannot interrupt a multiplication of strings or a power of numbers, so the kernel ends the process
@@ -15,8 +15,8 @@ import json
 import os
 import resource
 import signal
-import struct
 import sys
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -33,21 +33,6 @@ def _reason(error: BaseException) -> str:
     message = f"{error}" if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
     line = " ".join("".join(c if c.isprintable() else " " for c in message[: 10 * _SHOWN_CHARACTERS]).split())
     return line if len(line) <= _SHOWN_CHARACTERS else line[: _SHOWN_CHARACTERS - 3] + "..."
-
-
-def _receive() -> dict[str, Any] | None:
-    start = sys.stdin.buffer.read(4)
-    if len(start) < 4:
-        return None
-    (length,) = struct.unpack("<I", start)
-    content = sys.stdin.buffer.read(length)
-    return json.loads(content) if len(content) == length else None
-
-
-def _send(message: dict[str, Any]) -> None:
-    content = json.dumps(message).encode()
-    sys.stdout.buffer.write(struct.pack("<I", len(content)) + content)
-    sys.stdout.buffer.flush()
 
 
 def _rendered(request: dict[str, Any], cpu_s: float, max_characters: int) -> dict[str, Any]:
@@ -80,12 +65,16 @@ def _limit(memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def main(cpu_s: float, memory_bytes: int, max_characters: int) -> None:
-    """Answers requests until the input ends."""
+def main(owner: Connection, cpu_s: float, memory_bytes: int, max_characters: int) -> None:
+    """Answers requests until the connection ends."""
     _limit(memory_bytes)
-    while (request := _receive()) is not None:
-        _send(_rendered(request, cpu_s, max_characters))
+    while True:
+        try:
+            request = json.loads(owner.recv_bytes())
+        except EOFError:
+            return
+        owner.send_bytes(json.dumps(_rendered(request, cpu_s, max_characters)).encode())
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), int(sys.argv[2]) << 20, int(sys.argv[3]))
+    main(Connection(int(sys.argv[1])), float(sys.argv[2]), int(sys.argv[3]) << 20, int(sys.argv[4]))
