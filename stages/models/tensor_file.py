@@ -7,6 +7,7 @@ import struct
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard, cast
 
@@ -28,6 +29,41 @@ _MAX_HEADER_BYTES = 10_000_000
 """The format allows 100 MB, but the largest Llama 3 needs 0.15 MB for its 1,138 tensors."""
 _MAX_FILE_BYTES = 2**48
 _REMEDY = "copy or download the file again"
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor in a safetensors file.
+
+    Attributes:
+        file: The file.
+        dtype: Type name of the format.
+        shape: Sizes of the tensor.
+        span: Start and end in the file, in bytes.
+    """
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    span: tuple[int, int]
+
+    def read(self, first: int = 0, end: int = _MAX_FILE_BYTES) -> bytes:
+        """Returns the bytes of the numbers from `first` to `end` of the flat tensor; without arguments, of all."""
+        start, stop = (self.span[0] + number * ITEM_BYTES[self.dtype] for number in (first, end))
+        with open_regular(self.file, LARGEST_WEIGHTS) as file:
+            file.seek(start)
+            return file.read(min(stop, self.span[1]) - start)
+
+
+def to_floats(content: bytes, dtype: str) -> NDArray[np.float32] | None:
+    """Returns a tensor's bytes in a file as flat float32 values; None if its type is not BF16, F16 or F32."""
+    match dtype:
+        case "BF16":
+            return (np.frombuffer(content, "<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
+        case "F16" | "F32":
+            return np.frombuffer(content, "<f2" if dtype == "F16" else "<f4").astype(np.float32)
+        case _:
+            return None
 
 
 def to_bfloat16_bits(values: NDArray[np.float32]) -> NDArray[np.uint16]:
@@ -87,15 +123,12 @@ def write_floats(
         raise ValueError(f"no tensor {min(missing)}")
 
 
-def read_header(path: Path) -> dict[str, dict[str, Any]]:
-    """Returns the header of a safetensors file, after checking that the file is complete.
+def read_header(path: Path) -> dict[str, StoredTensor]:
+    """Returns the tensors of a safetensors file by name, after checking that the file is complete.
 
     The rules are those of the format: each tensor has a type, a shape and a span; the length of the span follows from
     type and shape; and the spans fill the file without gaps from the end of the header to the end of the file
     (https://github.com/huggingface/safetensors, "Format").
-
-    Returns:
-        ``dtype``, ``shape`` and ``data_offsets`` by name of the tensor.
 
     Raises:
         BadInputError: The file cannot be read, breaks one of these rules, or has another size than its header implies.
@@ -118,13 +151,11 @@ def read_header(path: Path) -> dict[str, dict[str, Any]]:
     if size_bytes != expected_bytes:
         kind = "truncated" if size_bytes < expected_bytes else "too long"
         raise BadInputError(str(path), f"{kind}: {size_bytes} bytes", f"{expected_bytes} bytes", _REMEDY)
-    return header
-
-
-def data_start(path: Path) -> int:
-    """Returns the offset in bytes of the first tensor in a safetensors file that `read_header` accepts."""
-    with open_regular(path, LARGEST_WEIGHTS) as file:
-        return 8 + struct.unpack("<Q", file.read(8))[0]
+    return {
+        name: StoredTensor(path, entry["dtype"], tuple(entry["shape"]), (first + 8 + len(text), last + 8 + len(text)))
+        for name, entry in header.items()
+        for first, last in [entry["data_offsets"]]
+    }
 
 
 def _header_bytes(path: Path) -> tuple[bytes, int]:

@@ -1,12 +1,12 @@
 """Checks the tensors of a checkpoint against its config.json: names, shapes, types and files, without the weights."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
 from artifacts.errors import BadInputError
-from artifacts.local.input_files import LARGEST_WEIGHTS, open_regular
 from stages.models.adapter_config import AdapterConfig
 from stages.models.adapters import (
     ADAPTER_WEIGHTS,
@@ -18,7 +18,7 @@ from stages.models.adapters import (
 )
 from stages.models.json_file import read_json, shown
 from stages.models.shape import DecoderShape, read_shape
-from stages.models.tensor_file import data_start, read_header
+from stages.models.tensor_file import StoredTensor, read_header
 from stages.models.value_head import VALUE_HEAD_WEIGHT
 
 WEIGHTS = "model.safetensors"
@@ -30,24 +30,8 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _COMPUTED = "rotary_emb.inv_freq"
 """Suffix of the name of a constant that old versions of transformers saved; every reader computes it itself."""
 _COPY_AGAIN = "copy the whole model again"
-_COMPARED_BYTES = 1 << 24
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """A tensor in a file.
-
-    Attributes:
-        file: Safetensors file.
-        dtype: Type name of the format.
-        shape: Sizes of the tensor.
-        span: Start and end, in bytes from the end of the file's header.
-    """
-
-    file: Path
-    dtype: str
-    shape: tuple[int, ...]
-    span: tuple[int, int]
+_COMPARED = 1 << 23
+"""Numbers of two tensors that are in memory while they are compared."""
 
 
 def tensors_of(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
@@ -128,7 +112,7 @@ def check_adapter(folder: Path, weights: Mapping[str, Sequence[int]]) -> Adapter
     """
     config = read_adapter_config(folder)
     path = folder / ADAPTER_WEIGHTS
-    stored = {name: tuple(entry["shape"]) for name, entry in read_header(path).items()}
+    stored = {name: tensor.shape for name, tensor in read_header(path).items()}
     needed: dict[str, tuple[int, ...]] = {}
     for name in adapted_weights(config, weights):
         rows, columns = weights[name]
@@ -199,18 +183,10 @@ def _first_of(names: Sequence[str]) -> str:
 
 
 def _same_content(first: StoredTensor, second: StoredTensor) -> bool:
-    if first.dtype != second.dtype:
-        return False
-    with open_regular(first.file, LARGEST_WEIGHTS) as left, open_regular(second.file, LARGEST_WEIGHTS) as right:
-        left.seek(data_start(first.file) + first.span[0])
-        right.seek(data_start(second.file) + second.span[0])
-        remaining = first.span[1] - first.span[0]
-        while remaining > 0:
-            count = min(remaining, _COMPARED_BYTES)
-            if left.read(count) != right.read(count):
-                return False
-            remaining -= count
-    return True
+    return first.dtype == second.dtype and all(
+        first.read(start, start + _COMPARED) == second.read(start, start + _COMPARED)
+        for start in range(0, math.prod(first.shape), _COMPARED)
+    )
 
 
 def _files(folder: Path, file_of: Mapping[str, str]) -> list[Path]:
@@ -226,13 +202,12 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     file_of = _file_of_tensor(folder)
     stored: dict[str, StoredTensor] = {}
     for file in _files(folder, file_of):
-        for name, entry in read_header(file).items():
+        for name, tensor in read_header(file).items():
             if file_of and file_of.get(name) != file.name:
                 stated = f"places it in {shown(file_of[name])}" if name in file_of else "does not list it"
                 problem = f"{WEIGHTS_INDEX} {stated}"
                 raise BadInputError(f"{file}: tensor {shown(name)}", problem, "the file it is in", _COPY_AGAIN)
-            begin, end = entry["data_offsets"]
-            stored[name] = StoredTensor(file, entry["dtype"], tuple(entry["shape"]), (begin, end))
+            stored[name] = tensor
     if lost := [name for name in file_of if name not in stored]:
         problem = f"{_first_of([shown(name) for name in lost])} is not in {file_of[lost[0]]}"
         raise BadInputError(str(folder / WEIGHTS_INDEX), problem, "tensors that the files hold", _COPY_AGAIN)

@@ -8,7 +8,6 @@ input the exit status is 3, and the last line has the parts of the BadInputError
 import json
 import shutil
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,7 @@ from stages.models.merging import methods
 from stages.models.merging.config import MergeConfig
 from stages.models.source import BAD_INPUT_STATUS
 from stages.models.spellings import write_both_spellings
-from stages.models.tensor_file import data_start
-from stages.models.tensors import EMBEDDING, HEAD, StoredTensor, check_weights
+from stages.models.tensors import EMBEDDING, HEAD, check_weights
 
 
 class MergeJob(BaseModel):
@@ -88,20 +86,17 @@ def merge_folders(job: MergeJob) -> dict[str, dict[str, float]]:
                 shutil.copyfile(file, job.out / file.name)
         write_both_spellings(job.out)
         for file in sorted(by_file):
+            here = [(name, tensor) for name, tensor in first.stored.items() if tensor.file == file]
+            here.sort(key=lambda item: item[1].span)
             with file.open("rb") as source, (job.out / file.name).open("wb") as target:
-                target.write(source.read(data_start(file)))
-                for name, stored in _in_order(first, file):
+                target.write(source.read(here[0][1].span[0]))
+                for name, stored in here:
                     tensors = [tensor for folder in folders if (tensor := folder.read(name)) is not None]
                     merged, facts[name] = _merged(job.config, tensors)
                     target.write(merged.contiguous().view(torch.uint8).numpy().tobytes())
                     print(len(facts), total, flush=True)
-                    assert target.tell() == data_start(file) + stored.span[1]
+                    assert target.tell() == stored.span[1]
     return facts
-
-
-def _in_order(folder: _Folder, file: Path) -> Iterator[tuple[str, StoredTensor]]:
-    here = [(name, tensor) for name, tensor in folder.stored.items() if tensor.file == file]
-    yield from sorted(here, key=lambda item: item[1].span)
 
 
 def _merged(config: MergeConfig, tensors: list[Tensor]) -> tuple[Tensor, dict[str, float]]:

@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from artifacts.local.input_files import read_regular
 from stages.models.adapters import ADAPTER_WEIGHTS, read_adapter_config
 from stages.models.shape import read_shape
 from stages.models.spellings import both_in_config
-from stages.models.tensor_file import ITEM_BYTES, data_start, read_header, to_bfloat16_bits
-from stages.models.tensors import StoredTensor, stored_tensors
+from stages.models.tensor_file import ITEM_BYTES, StoredTensor, read_header, to_bfloat16_bits, to_floats
+from stages.models.tensors import stored_tensors
 from stages.sampling.completions import ADAPTER_PATH
 from stages.sampling.endpoint import Endpoint, EndpointError
 
@@ -128,13 +127,11 @@ def adapter_digests(folder: Path, scale: float, dtype: str) -> list[str]:
 
     Both are cast to the engine's type before B is scaled.
     """
-    path, digests = folder / ADAPTER_WEIGHTS, list[str]()
-    start, content = data_start(path), read_regular(path)
-    for name, entry in read_header(path).items():
-        first, end = entry["data_offsets"]
-        cast = cast_bytes(content[start + first : start + end], entry["dtype"], dtype)
+    digests: list[str] = []
+    for name, tensor in read_header(folder / ADAPTER_WEIGHTS).items():
+        cast = cast_bytes(tensor.read(), tensor.dtype, dtype)
         if cast is None:
-            raise ReloadRefusedError(f"{name} has the type {entry['dtype']}")
+            raise ReloadRefusedError(f"{name} has the type {tensor.dtype}")
         if name.endswith(".lora_B.weight"):
             values = np.frombuffer(cast_bytes(cast, _STORED_AS[dtype], "float32") or b"", "<f4") * np.float32(scale)
             cast = cast_bytes(values.tobytes(), "F32", dtype) or b""
@@ -256,10 +253,7 @@ def _contents(parts: Sequence[StoredTensor], first: int, end: int, dtype: str) -
         size = math.prod(part.shape)
         low, high = max(first, offset), min(end, offset + size)
         if low < high:
-            with part.file.open("rb") as file:
-                item_bytes = ITEM_BYTES[part.dtype]
-                file.seek(data_start(part.file) + part.span[0] + (low - offset) * item_bytes)
-                content = cast_bytes(file.read((high - low) * item_bytes), part.dtype, dtype)
+            content = cast_bytes(part.read(low - offset, high - offset), part.dtype, dtype)
             assert content is not None  # of a type in `_FLOATS`
             yield content
         offset += size
@@ -287,13 +281,8 @@ def cast_bytes(content: bytes, stored: str, dtype: str) -> bytes | None:
     """
     if stored == _STORED_AS[dtype]:
         return content
-    match stored:
-        case "BF16":
-            values = (np.frombuffer(content, "<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
-        case "F16" | "F32":
-            values = np.frombuffer(content, "<f2" if stored == "F16" else "<f4").astype(np.float32)
-        case _:
-            return None
+    if (values := to_floats(content, stored)) is None:
+        return None
     if dtype == "bfloat16":
         return to_bfloat16_bits(values).tobytes()
     with np.errstate(over="ignore"):  # values too large for float16 become infinite, as in the engine

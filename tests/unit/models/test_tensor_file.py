@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from artifacts.errors import BadInputError
-from stages.models.tensor_file import read_header, to_bfloat16_bits, write_floats
+from stages.models.tensor_file import read_header, to_bfloat16_bits, to_floats, write_floats
 
 
 def test_rounding_worked_by_hand() -> None:
@@ -36,7 +36,10 @@ def test_a_written_file_reads_back_with_the_safetensors_library(tmp_path: Path) 
     with safe_open(path, framework="pt") as file:  # pyright: ignore[reportUnknownVariableType]
         assert set(file.keys()) == {"a", "b"}  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
         assert file.get_tensor("a").float().tolist() == [[0, 1, 2], [3, 4, 5]]  # pyright: ignore
-    assert read_header(path)["a"] == {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]}
+    stored = read_header(path)["a"]
+    assert (stored.dtype, stored.shape, stored.span[1] - stored.span[0]) == ("BF16", (2, 3), 12)
+    floats = [to_floats(content, "BF16") for content in (stored.read(), stored.read(1, 3))]
+    assert [values.tolist() for values in floats if values is not None] == [[0, 1, 2, 3, 4, 5], [1, 2]]
 
 
 @pytest.mark.parametrize(
