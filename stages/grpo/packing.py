@@ -7,11 +7,12 @@ and then distributes the blocks over the rows of each mini-batch. `rows_multiple
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Annotated, Literal, Self
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from artifacts.config import Config
@@ -148,8 +149,8 @@ def pack_groups(groups: Sequence[Group], config: PackConfig) -> tuple[PackedBatc
     Raises:
         BadInputError: A completion does not fit into a row after its prompt, and `overlong` is `refuse`.
     """
-    rows, minibatch, facts = packed_rows(groups, config)
-    batch = lay_out(rows, minibatch, config)
+    rows, minibatch, facts = _packed_rows(groups, config)
+    batch = _lay_out(rows, minibatch, config)
     facts.rows, facts.row_tokens = batch.tokens.shape
     facts.minibatches = batch.minibatches
     facts.used_tokens = int((batch.segment_ids >= 0).sum())
@@ -157,12 +158,36 @@ def pack_groups(groups: Sequence[Group], config: PackConfig) -> tuple[PackedBatc
     return batch, facts
 
 
-def packed_rows(groups: Sequence[Group], config: PackConfig) -> tuple[list[list[Group]], list[int], PackingFacts]:
-    """Returns the groups of each row, the optimizer step of each row, and the counts that do not depend on tensors.
+def pack_numbered(groups: Sequence[Group], config: PackConfig) -> tuple[PackedBatch, npt.NDArray[np.int64]]:
+    """Packs groups into rows as `pack_groups` does.
 
-    Arguments and errors are those of `pack_groups`. `lay_out` numbers the segments in the order of rows, of a row's
-    groups, and of a group's prompt and branches.
+    Returns:
+        The batch, and for each of its tokens the number of its completion: [R, T], -1 for prompts and padding.
     """
+    rows, minibatch, _ = _packed_rows(groups, config)
+    batch = _lay_out(rows, minibatch, config)
+    of_segments = [n for row in rows for group in row for n in (-1, *(branch.number for branch in group.branches))]
+    return batch, np.array([*of_segments, -1])[batch.segment_ids]  # the last one is that of padding
+
+
+def by_completion(
+    values: npt.NDArray[np.float64], numbers: npt.NDArray[np.int64], count: int
+) -> list[npt.NDArray[np.float64]]:
+    """Returns the values of each completion's tokens, in order.
+
+    Args:
+        values: [R, T], as wide as a batch.
+        numbers: [R, T] number of the completion of each token; negative for tokens that are left out.
+        count: Number of completions; one without tokens has no values.
+    """
+    values, numbers = values[numbers >= 0], numbers[numbers >= 0]
+    order = np.argsort(numbers, kind="stable")
+    starts = np.searchsorted(numbers[order], np.arange(count + 1))
+    return [values[order[first:last]] for first, last in pairwise(starts)]
+
+
+def _packed_rows(groups: Sequence[Group], config: PackConfig) -> tuple[list[list[Group]], list[int], PackingFacts]:
+    """Returns the groups of each row, the optimizer step of each row, and the counts that do not depend on tensors."""
     facts = PackingFacts()
     fitting = [fitted for group in groups if (fitted := _fit(group, config, facts)).branches]
     facts.groups, facts.completions = len(fitting), sum(len(group.branches) for group in fitting)
@@ -332,11 +357,14 @@ class _Columns:
         self.right += [own * branch.right for own in in_loss]
 
 
-def lay_out(rows: Sequence[Sequence[Group]], minibatch: Sequence[int], config: PackConfig) -> PackedBatch:
-    """Returns the tensors of the rows, padded to the longest row; segment ids are unique in the batch.
+def _lay_out(rows: Sequence[Sequence[Group]], minibatch: Sequence[int], config: PackConfig) -> PackedBatch:
+    """Returns the tensors of the rows, padded to the longest row.
+
+    Segment ids count the segments of the batch in the order of rows, of a row's groups, and of a group's prompt and
+    branches.
 
     Args:
-        rows: Groups of each row, as `packed_rows` returns them.
+        rows: Groups of each row, as `_packed_rows` returns them.
         minibatch: Optimizer step of each row.
         config: Settings of the packing.
     """

@@ -8,7 +8,6 @@ teacher that is the policy with a demonstration in its prompt).
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -35,13 +34,12 @@ from artifacts.schemas import (
     TOKEN_ADVANTAGES_FILE,
     as_table,
 )
-from artifacts.tensors import PackedBatch
 from stages.context import StageContext
 from stages.environments.puzzle import Style
 from stages.environments.tables import taught_passages
 from stages.grpo.gae import Floats
 from stages.grpo.groups import Branch, Group
-from stages.grpo.packing import PackConfig, pack_groups
+from stages.grpo.packing import PackConfig, by_completion, pack_numbered
 from stages.models.shape import read_shape
 from stages.models.tensors import check_weights
 from stages.models.tokenizers.chat import chat_tokenizer
@@ -216,12 +214,11 @@ def _scored(
     number = 0
     for rows in completions.partition_by("group", maintain_order=True):
         members = range(number, number + len(rows))
-        # The advantage of a branch is not read by the job; it carries the number of the completion.
-        branches = [Branch(token_ids[i], [0.0] * len(token_ids[i]), float(i), marks[i]) for i in members]
+        branches = [Branch(token_ids[i], [0.0] * len(token_ids[i]), 0.0, marks[i], number=i) for i in members]
         groups.append(Group(tokenizer.prompt_token_ids(prompts[rows["prompt_id"][0]]), branches))
         number += len(rows)
     row_tokens = max(len(group.prompt) + max(len(branch.tokens) for branch in group.branches) for group in groups)
-    batch, _ = pack_groups(groups, PackConfig(row_tokens=max(row_tokens, 16)))
+    batch, numbers = pack_numbered(groups, PackConfig(row_tokens=max(row_tokens, 16)))
     remedy = f"{NEW_RUN}, with a teacher of a longer context, a lower sample.sampling.max_tokens or no teach.hint"
     with batch_file(batch, teacher, ctx, where="teach.teacher", remedy=remedy) as file:
         out_file = file.with_name("logprobs.safetensors")
@@ -235,22 +232,8 @@ def _scored(
                 events_file=file.with_name("events.jsonl"),
             )
         )
-        return by_completion(batch, load_file(out_file)["logprobs"], len(completions))
-
-
-def by_completion(batch: PackedBatch, logprobs: npt.NDArray[np.float32], count: int) -> list[Floats]:
-    """Returns the log-probabilities of each completion's own tokens, in order.
-
-    Args:
-        batch: A batch in whose rows the advantage of a token is the number of its completion.
-        logprobs: [R, T] log-probabilities, as wide as the batch.
-        count: Number of completions; one without tokens has no values.
-    """
-    own = batch.completion_mask > 0
-    numbers, values = batch.advantages[own].astype(np.int64), logprobs[own].astype(np.float64)
-    order = np.argsort(numbers, kind="stable")
-    starts = np.searchsorted(numbers[order], np.arange(count + 1))
-    return [values[order[first:last]] for first, last in pairwise(starts)]
+        logprobs = load_file(out_file)["logprobs"].astype(np.float64)
+        return by_completion(logprobs, np.where(batch.completion_mask > 0, numbers, -1), len(completions))
 
 
 def _advantages(

@@ -14,14 +14,8 @@ from artifacts.refs import Checkpoint, Critic, Grades, OptimizerState, Ref, Roll
 from artifacts.schemas import TOKEN_ADVANTAGES, TOKEN_ADVANTAGES_FILE, VALUES, VALUES_FILE, as_table
 from stages.context import StageContext
 from stages.grpo.gae import Floats, explained_variances, gae, lambda_of_length, last_token_rewards, normalised
-from stages.training.critic import (
-    LONGER_CONTEXT,
-    TokenPlace,
-    ValueConfig,
-    critic_batch,
-    model_tokens,
-    valued_rollouts,
-)
+from stages.grpo.packing import by_completion
+from stages.training.critic import LONGER_CONTEXT, ValueConfig, critic_batch, model_tokens, valued_rollouts
 from stages.training.job import JobSettings
 from stages.training.launch import Target, Weights, batch_file, carry_over, train_and_publish
 from stages.training.schedules.learning_rates import LEARNING_RATE_SETTINGS, learning_rate_at, step_rate
@@ -96,12 +90,12 @@ def value(
         return Valued(values, trained)
     table = valued_rollouts(ctx.store, rollouts, grades)
     seed = int(rollouts.digest[:_SEED_DIGITS], 16)
-    batch, places = critic_batch([table], config, config.updates, seed)
+    batch, numbers = critic_batch([table], config, config.updates, seed)
 
     def publish(file: Path | None) -> Ref[Values]:
         attempt = out.attempt(identity)
         values = load_file(file)[_VALUES] if file else np.zeros((0, 0), np.float32)
-        frames = _tables(table, _by_completion(values, places, len(table)), config)
+        frames = _tables(table, by_completion(values.astype(np.float64), numbers, len(table)), config)
         attempt.write_table(VALUES_FILE, frames.values, VALUES)
         attempt.write_table(TOKEN_ADVANTAGES_FILE, frames.token_advantages, TOKEN_ADVANTAGES)
         return attempt.publish(frames.facts, **inputs)
@@ -133,14 +127,6 @@ class _Tables:
     values: pl.DataFrame
     token_advantages: pl.DataFrame
     facts: dict[str, float | None]
-
-
-def _by_completion(values: np.ndarray, places: list[TokenPlace], completions: int) -> list[Floats]:
-    """Returns the values of each completion's tokens, NaN for those of a tool; empty without tokens."""
-    by_completion = [np.zeros(0) for _ in range(completions)]
-    for place in places:
-        by_completion[place.number] = values[place.row, place.columns].astype(np.float64)
-    return by_completion
 
 
 def _tables(table: pl.DataFrame, values: list[Floats], config: ValueConfig) -> _Tables:

@@ -1,10 +1,10 @@
 """Settings of the critic, its batches and a check of its tokenizer, for the stages `value` and `pretrain`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 from pydantic import Field, model_validator
 
@@ -17,7 +17,7 @@ from artifacts.store.store import Store
 from artifacts.tensors import PackedBatch
 from stages.grpo.gae import last_token_rewards
 from stages.grpo.groups import Branch, Group
-from stages.grpo.packing import PackConfig, lay_out, packed_rows
+from stages.grpo.packing import PackConfig, pack_numbered
 from stages.models.value_head import ValueHead
 from stages.training.job import OptimizerConfig, ValueJob
 from stages.training.schedules.learning_rates import LearningRateConfig
@@ -124,21 +124,6 @@ class ValueConfig(LearningRateConfig):
         return self.model_copy(update={"clip": None, "lambda_critic": 1.0})
 
 
-@dataclass(frozen=True)
-class TokenPlace:
-    """The position of a completion's tokens in a batch.
-
-    Attributes:
-        number: Number of the completion in its table.
-        row: Row of the batch.
-        columns: Columns of its tokens.
-    """
-
-    number: int
-    row: int
-    columns: slice
-
-
 def valued_rollouts(store: Store, rollouts: Ref[Rollouts], grades: Ref[Grades]) -> pl.DataFrame:
     """Returns the completions that have an advantage, with their grades, sorted by group and sample.
 
@@ -168,7 +153,7 @@ def model_tokens(table: pl.DataFrame) -> list[np.ndarray]:
 
 def critic_batch(
     tables: Sequence[pl.DataFrame], config: ValueConfig, updates: int, seed: int
-) -> tuple[PackedBatch, list[TokenPlace]]:
+) -> tuple[PackedBatch, npt.NDArray[np.int64]]:
     """Packs completions for the critic; the reward follows the last token that the model wrote.
 
     Args:
@@ -178,8 +163,8 @@ def critic_batch(
         seed: Seed of the shuffle that assigns groups to steps.
 
     Returns:
-        The batch, with rewards in the place of advantages, and the places of all completions that have tokens. They
-        are numbered over all tables.
+        The batch, with rewards in the place of advantages, and the number of each token's completion (see
+        `pack_numbered`). Completions are numbered over all tables.
     """
     groups: list[Group] = []
     number = 0
@@ -194,14 +179,5 @@ def critic_batch(
                 number += 1
             groups.append(Group(rows["prompt_token_ids"][0].to_list(), branches, number=len(groups)))
     longest = max((len(g.prompt) + len(b.tokens) for g in groups for b in g.branches), default=0)
-    packing = PackConfig(row_tokens=max(config.row_tokens, longest), updates=updates, seed=seed)
-    rows, minibatch, _ = packed_rows(groups, packing)
-    places: list[TokenPlace] = []
-    for row, groups_of_row in enumerate(rows):
-        column = 0
-        for group in groups_of_row:
-            column += len(group.prompt)
-            for branch in group.branches:
-                places.append(TokenPlace(branch.number, row, slice(column, column + len(branch.tokens))))
-                column += len(branch.tokens)
-    return lay_out(rows, minibatch, packing), places
+    row_tokens = max(config.row_tokens, longest)
+    return pack_numbered(groups, PackConfig(row_tokens=row_tokens, updates=updates, seed=seed))

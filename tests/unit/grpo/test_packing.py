@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from artifacts.errors import BadInputError, IntegrityError
 from artifacts.tensors import PackedBatch
 from stages.grpo.groups import Branch, Group
-from stages.grpo.packing import PackConfig, pack_groups
+from stages.grpo.packing import PackConfig, by_completion, pack_groups, pack_numbered
 from stages.training.trainer_batch import COLUMNS
 
 TOKENS = st.integers(1, 500)
@@ -291,3 +291,25 @@ def test_the_tensors_are_listed_once() -> None:
     wide = replace(batch, tokens=batch.tokens.astype(np.int64))
     with pytest.raises(IntegrityError, match="int64 tokens"):
         PackedBatch.from_bytes(wide.to_bytes(), "file")
+
+
+def test_each_value_returns_to_its_completion() -> None:
+    """Groups are shuffled, divided and laid into rows; the value of a token tells which one it was."""
+    lengths = [[3, 1, 4], [2, 0, 5], [1, 1, 1]]
+    marks = {1: [True]}  # the second completion is a tool's word only
+    packed: list[Group] = []
+    expected: list[list[float]] = []
+    for number, of_group in enumerate(lengths):
+        branches: list[Branch] = []
+        for length in of_group:
+            completion = len(expected)
+            tokens = [100 * completion + i for i in range(length)]
+            by_tool = marks.get(completion)
+            branches.append(Branch(tokens, [0.0] * length, 0.0, by_tool, number=completion))
+            expected.append([] if by_tool else [float(token) for token in tokens])
+        packed.append(Group([number] * (2 + number), branches))
+    for row_tokens in (16, 64):
+        batch, numbers = pack_numbered(packed, PackConfig(row_tokens=row_tokens, seed=row_tokens))
+        own, values = batch.completion_mask > 0, batch.tokens.astype(np.float64)
+        found = by_completion(values, np.where(own, numbers, -1), len(expected))
+        assert [of_one.tolist() for of_one in found] == expected

@@ -18,11 +18,9 @@ from artifacts.store.store import Store
 from stages.context import Profile, StageContext
 from stages.environments.generate import TIERS, generate
 from stages.environments.tables import taught_passages, to_table
-from stages.grpo.groups import Branch, Group
-from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.from_scratch import make_scratch
 from stages.models.tokenizers.chat import ChatTokenizer
-from stages.optional.teach import HINT, TeachConfig, Verdicts, by_completion, teach, teacher_prompts
+from stages.optional.teach import HINT, TeachConfig, Verdicts, teach, teacher_prompts
 from stages.training.worker_group.hardware import TrainHardware
 from tests.support.specialists import SHAPE, publish_specialist
 
@@ -57,27 +55,6 @@ def test_the_expected_update_lowers_the_divergence_at_each_token() -> None:
     moved = policy * np.exp(0.5 * (verdicts - (policy * verdicts).sum()))
     moved /= moved.sum()
     assert float((moved * LOG(moved / teacher)).sum()) < divergence
-
-
-def test_each_log_probability_returns_to_its_completion() -> None:
-    """Groups are shuffled, divided and laid into rows; the value of a token tells which one it was."""
-    lengths = [[3, 1, 4], [2, 0, 5], [1, 1, 1]]
-    marks = {1: [True]}  # the second completion is a tool's word only
-    groups: list[Group] = []
-    expected: list[list[float]] = []
-    for number, of_group in enumerate(lengths):
-        branches: list[Branch] = []
-        for length in of_group:
-            completion = len(expected)
-            tokens = [100 * completion + i for i in range(length)]
-            by_tool = marks.get(completion)
-            branches.append(Branch(tokens, [0.0] * length, float(completion), by_tool))
-            expected.append([] if by_tool else [float(token) for token in tokens])
-        groups.append(Group([number] * (2 + number), branches))
-    for row_tokens in (16, 64):
-        batch, _ = pack_groups(groups, PackConfig(row_tokens=row_tokens, seed=row_tokens))
-        values = np.where(batch.completion_mask > 0, batch.tokens, np.nan).astype(np.float32)
-        assert [found.tolist() for found in by_completion(batch, values, len(expected))] == expected
 
 
 def test_a_hint_is_the_solvers_derivation_in_the_prompt_of_the_teacher_only() -> None:
