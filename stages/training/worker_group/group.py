@@ -74,6 +74,9 @@ class WorkerGroup:
     Args:
         hardware: Layout of the group; jobs must have the same.
         workdir: Folder for logs and job files; made if missing.
+
+    Attributes:
+        write: The state of the last training job, which may still be written; None if that job wrote none.
     """
 
     def __init__(self, hardware: TrainHardware, workdir: Path) -> None:
@@ -82,7 +85,7 @@ class WorkerGroup:
         self._queue: JobQueue | None = None
         self._jobs = self._kernel_kills = 0
         self._holding: str | None = None
-        self._write: StateWrite | None = None
+        self.write: StateWrite | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -93,19 +96,12 @@ class WorkerGroup:
     @property
     def holding(self) -> str | None:
         """The label of the state in the workers' memory; None if there is no state that may be reused."""
-        if self._agent is None or self._agent.exit_code() is not None:
-            self._holding = None
-        return self._holding
+        return self._holding if self.running else None
 
     @property
     def running(self) -> bool:
         """Whether the worker processes run."""
         return self._agent is not None and self._agent.exit_code() is None
-
-    @property
-    def write(self) -> StateWrite | None:
-        """The state of the last training job, which may still be written; None if that job wrote none."""
-        return self._write
 
     def remember(self, label: str, write: StateWrite | None) -> None:
         """Labels the state that a job left in the workers' memory; call it once that state is published.
@@ -114,7 +110,7 @@ class WorkerGroup:
             label: The label.
             write: The state, as `write` was after the job. Nothing is labelled if another job has replaced it.
         """
-        if self.running and self._jobs and write is self._write:
+        if self.running and self._jobs and write is self.write:
             self._holding = label
 
     def start(self) -> None:
@@ -133,7 +129,7 @@ class WorkerGroup:
         queue.write_hardware(self.hardware)
         self._kernel_kills = kernel_kills()
         self._agent = start_agent(queue, self.hardware, 0, network)
-        self._queue, self._jobs, self._write = queue, 0, None
+        self._queue, self._jobs, self.write = queue, 0, None
 
     def score(self, job: ScoreJob) -> TrainTotals:
         """Runs one job that computes log-probabilities, and waits for it; the state in memory stays as it is.
@@ -172,7 +168,7 @@ class WorkerGroup:
         with doing("saving"):
             self.wait_until_written()
         if isinstance(job, TrainJob):
-            self._holding = self._write = None
+            self._holding = self.write = None
         try:
             with doing("loading"):
                 self.start()
@@ -189,14 +185,14 @@ class WorkerGroup:
             self.stop()
             raise
         if isinstance(job, TrainJob) and job.paths.out_state_dir is not None:
-            self._write = StateWrite(lambda: queue.allow_state(number), lambda: self._follow_write(following))
+            self.write = StateWrite(lambda: queue.allow_state(number), lambda: self._follow_write(following))
         return result
 
     def wait_until_written(self) -> None:
         """Waits until the workers have written the state of the last job, or failed; raises no error."""
-        if self._write is not None:
+        if self.write is not None:
             with suppress(DeerstalkerError):
-                self._write.wait()
+                self.write.wait()
 
     def _result(self, events: Iterator[dict[str, Any]], on_event: Callable[[dict[str, Any]], None]) -> TrainResult:
         """Reads the events of the running job until all but its optimizer state is written."""

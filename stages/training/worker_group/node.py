@@ -25,18 +25,6 @@ POLL_S = 0.2
 OWNER_SILENT_LIMIT_S = 30.0
 
 
-class OwnerWatch:
-    """Watches the heartbeat of a worker group's owner on another machine."""
-
-    def __init__(self, queue: JobQueue) -> None:
-        self._queue, self._progress = queue, LastProgress()
-
-    def gone(self, limit_s: float) -> bool:
-        """Returns whether the heartbeat has not changed for `limit_s` seconds."""
-        self._progress.observe(self._queue.last_owner_heartbeat())
-        return self._progress.age_s > limit_s
-
-
 def open_groups(folder: Path) -> list[JobQueue]:
     """Returns the job queues of this user's worker groups in a folder that have not ended, the newest last.
 
@@ -77,7 +65,7 @@ def join(queue: JobQueue, node_rank: int) -> str:
     if not 0 < node_rank < hardware.nodes:
         return f"it has {hardware.nodes} nodes, and none of them is number {node_rank}"
     agent = start_agent(queue, hardware, node_rank, network_environment(hardware))
-    owner, watch = OwnerWatch(queue), HangWatch(queue)
+    owner, watch = LastProgress(), HangWatch(queue)
     try:
         while True:
             if queue.over():
@@ -86,7 +74,8 @@ def join(queue: JobQueue, node_rank: int) -> str:
                 return f"a worker ended, see {queue.log_file(node_rank)}"
             if watch.stopped():
                 return "a worker was stopped"
-            if owner.gone(hardware.no_progress_limit_s if not queue.last_owner_heartbeat() else OWNER_SILENT_LIMIT_S):
+            owner.observe(heartbeat := queue.last_owner_heartbeat())
+            if owner.age_s > (OWNER_SILENT_LIMIT_S if heartbeat else hardware.no_progress_limit_s):
                 return "its owner is gone"
             time.sleep(POLL_S)
     finally:
