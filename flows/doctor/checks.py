@@ -68,7 +68,7 @@ def cpu_check(machine: MachineFacts) -> Check:
         whole = max(1, int(machine.quota))
         remedy = f"raise the limit, or set trainer.threads and engine.threads of the profile to {whole}"
         return Check("CPU", "warning", f"{summary}; control groups grant {machine.quota:g} of them", remedy, figures)
-    if machine.flags and "avx2" not in machine.flags:
+    if "avx2" not in machine.flags:
         return Check("CPU", "problem", summary, "use a machine with AVX2: the CPU engine needs it", figures)
     return Check("CPU", "ok", summary, figures=figures)
 

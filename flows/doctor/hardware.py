@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 from artifacts.config import Config
 from flows.config.settings import load_settings
 from flows.doctor.facts import MachineFacts
-from stages.hardware.compute_type import Choice, native_type, training_type
+from stages.hardware.compute_type import Choice, chosen_type, native_type, training_type
 from stages.sampling.config import EngineHardware
 from stages.training.worker_group.hardware import TrainHardware
 
@@ -59,11 +59,6 @@ def choice_of(component: Component, hardware: Hardware, device: Device, hidden: 
 
     Args:
         hidden: Hidden size of the trained model; None if unknown.
-
-    Raises:
-        DeerstalkerError: The system does not list the CPU's flags, and matrix products could not be timed.
     """
-    explicit = hardware.explicit_type(component)
-    if explicit is None:
-        return training_type(device, hidden) if component == "trainer" else native_type(device)
-    return Choice("fp32" if explicit in ("fp32", "float32") else "bf16", "as the profile says")
+    best = training_type(device, hidden) if component == "trainer" else native_type(device)
+    return chosen_type(hardware.explicit_type(component) or "auto", best)

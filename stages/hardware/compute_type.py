@@ -74,8 +74,7 @@ def engine_build() -> tuple[str, str]:
 def cpu_flags() -> frozenset[str]:
     """Returns the CPU's feature flags by their Linux names, without those that ONEDNN_MAX_CPU_ISA disables.
 
-    oneDNN computes the matrix products of torch and vLLM; the variable makes it treat the CPU as an older one. Returns
-    an empty set if the system does not list flags.
+    oneDNN computes the matrix products of torch and vLLM; the variable makes it treat the CPU as an older one.
     """
     disabled = _DISABLED_FLAGS.get(os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper(), ())
     return frozenset(flag for flag in _cpu_flags() if not flag.startswith(disabled))
@@ -83,10 +82,7 @@ def cpu_flags() -> frozenset[str]:
 
 @cache
 def _cpu_flags() -> tuple[str, ...]:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:  # psutil does not read the flags
-        return ()
+    lines = Path("/proc/cpuinfo").read_text().splitlines()  # psutil does not read the flags
     return tuple(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))
 
 
@@ -148,21 +144,23 @@ def native_type(device: Literal["cpu", "cuda"]) -> Choice:
     """Returns bf16 if the device computes it natively, else fp32.
 
     CUDA devices compute bf16 natively from capability 8.0 on, x86 CPUs with AVX-512 BF16 or AMX. Other CPUs emulate it,
-    up to 150 times slower than fp32. If the system lists no CPU flags, a matrix product of each type is timed.
+    up to 150 times slower than fp32.
     """
     if device == "cuda":
         capabilities = cuda_capabilities()
         native = bool(capabilities) and min(capabilities) >= NATIVE_BF16_CAPABILITY
         versions = ", ".join(f"{major}.{minor}" for major, minor in sorted(set(capabilities))) or "unknown"
         return Choice("bf16" if native else "fp32", f"CUDA capability {versions}")
-    flags = cpu_flags()
-    if native := sorted(flags & NATIVE_BF16_FLAGS):
+    if native := sorted(cpu_flags() & NATIVE_BF16_FLAGS):
         return Choice("bf16", f"the CPU has {' and '.join(native)}")
-    if flags:
-        return Choice("fp32", "the CPU has neither avx512_bf16 nor amx_bf16")
-    speeds = matmul_gflops()
-    faster: ComputeType = "bf16" if speeds["bf16"] > speeds["fp32"] else "fp32"
-    return Choice(faster, f"measured: {speeds['bf16']:.3g} GFLOP/s in bf16, {speeds['fp32']:.3g} in fp32")
+    return Choice("fp32", "the CPU has neither avx512_bf16 nor amx_bf16")
+
+
+def chosen_type(setting: str, best: Choice) -> Choice:
+    """Returns the compute type that a setting of a profile means; `auto` means the best one."""
+    if setting == "auto":
+        return best
+    return Choice("fp32" if setting in ("fp32", "float32") else "bf16", "as the profile says")
 
 
 @cache

@@ -94,14 +94,6 @@ def test_an_explicit_type_stays() -> None:
     assert EngineHardware(dtype="float16").on_this_machine().dtype == "float16"
 
 
-def test_a_cpu_that_names_no_flags_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compute_type, "_cpu_flags", tuple)
-    choice = native_type("cpu")
-    speeds = compute_type.matmul_gflops()
-    assert choice.type == max(speeds, key=speeds.__getitem__)
-    assert choice.reason.startswith("measured: ")
-
-
 def test_an_unknown_type_names_those_there_are() -> None:
     with pytest.raises(
         BadInputError, match=r"engine\.dtype: Input should be 'auto', 'bfloat16', 'float16' or 'float32'"
