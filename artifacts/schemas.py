@@ -288,6 +288,11 @@ def as_table(rows: Sequence[Mapping[str, Any]], schema: TableSchema) -> pl.DataF
     return pl.DataFrame(rows, schema={name: column.dtype.type for name, column in columns.items()})
 
 
+def tool_marks(rollouts: pl.DataFrame) -> list[list[bool] | None]:
+    """Returns for each completion which of its tokens a tool wrote; None if the model wrote all."""
+    return rollouts[BY_TOOL].to_list() if BY_TOOL in rollouts.columns else [None] * len(rollouts)
+
+
 def validated(frame: pl.DataFrame, schema: TableSchema, where: str) -> pl.DataFrame:
     """Returns the table if it obeys the schema.
 

@@ -9,9 +9,10 @@ from artifacts.errors import IntegrityError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Grades, Ref, Rollouts, Values
-from artifacts.schemas import BY_TOOL, GRADES, GRADES_FILE, ROLLOUTS, TOKEN_ADVANTAGES, TOKEN_ADVANTAGES_FILE
+from artifacts.schemas import TOKEN_ADVANTAGES, TOKEN_ADVANTAGES_FILE, tool_marks
 from artifacts.tensors import BATCH_FILE
 from stages.context import StageContext
+from stages.grading.graded_rollouts import graded_rollouts
 from stages.grpo.groups import Branch, Group
 from stages.grpo.packing import PackConfig, pack_groups
 from stages.sampling.config import KEPT_GROUPS
@@ -52,12 +53,7 @@ def pack(
     if published := out.find(identity):
         return published
     sampled = Artifact.open(ctx.store, rollouts)
-    graded_artifact = Artifact.open(ctx.store, grades)
-    completions, grade_rows = sampled.read_tables(ROLLOUTS), graded_artifact.read_table(GRADES_FILE, GRADES)
-    graded = completions.join(grade_rows, on=["prompt_id", "group", "sample"], validate="1:1").sort("group", "sample")
-    if not len(graded) == len(completions) == len(grade_rows):
-        mismatch = f"{len(graded)} of its {len(grade_rows)} rows belong to one of the {len(completions)} completions"
-        raise IntegrityError(grades.key, mismatch, f"a grade for each completion of {rollouts.key}")
+    graded = graded_rollouts(ctx.store, rollouts, grades)
     all_groups = graded["group"].n_unique()
     for name in sampled.names(".json"):
         if name.startswith(KEPT_GROUPS):
@@ -69,7 +65,7 @@ def pack(
     masked = len(graded) - len(trained)
     if config.completions == "right":
         trained = trained.filter(pl.col("exact"))
-    by_token = graded_artifact if values is None else Artifact.open(ctx.store, values)
+    by_token = Artifact.open(ctx.store, grades if values is None else values)
     if TOKEN_ADVANTAGES_FILE in by_token.names():
         trained = _with_token_advantages(trained, by_token)
     groups = [_group(rows) for rows in trained.partition_by("group", maintain_order=True)]
@@ -99,7 +95,6 @@ def _with_token_advantages(trained: pl.DataFrame, source: Artifact) -> pl.DataFr
 
 
 def _group(rows: pl.DataFrame) -> Group:
-    by_tool = rows[BY_TOOL].to_list() if BY_TOOL in rows.columns else [None] * len(rows)
     columns = ("completion_token_ids", "sampler_logprobs", "advantage")
-    branches = zip(*(rows[name].to_list() for name in columns), by_tool, rows["exact"].to_list(), strict=True)
+    branches = zip(*(rows[name].to_list() for name in columns), tool_marks(rows), rows["exact"].to_list(), strict=True)
     return Group(rows["prompt_token_ids"][0].to_list(), [Branch(*branch) for branch in branches], rows["group"][0])

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from artifacts.errors import NEW_RUN, BadInputError
-from artifacts.schemas import BY_TOOL, STEP_VERDICTS, STEPS, TOKEN_ADVANTAGES, as_table
+from artifacts.schemas import STEP_VERDICTS, STEPS, TOKEN_ADVANTAGES, as_table, tool_marks
 from stages.environments.steps import Step
 from stages.grpo.advantages import AdvantageConfig
 from stages.grpo.process import StepRewards, step_advantages, token_advantages
@@ -86,10 +86,9 @@ def supervised(
         for i, of_completion in enumerate(steps)
         for number, step in enumerate(of_completion)
     ]
-    by_tool = sampled[BY_TOOL].to_list() if BY_TOOL in sampled.columns else [None] * len(keys)
     own = {
         i: by_token[i] if marks is None else by_token[i][~np.array(marks, np.bool_)]
-        for i, marks in enumerate(by_tool)
+        for i, marks in enumerate(tool_marks(sampled))
         if i in by_token
     }
     means = [float(np.mean(own[i])) if i in own and own[i].size else grades["advantage"][i] for i in range(len(keys))]

@@ -18,25 +18,25 @@ from safetensors.numpy import load_file
 
 from artifacts.address import ArtifactAddress
 from artifacts.config import Config
-from artifacts.errors import NEW_RUN, BadInputError, IntegrityError
+from artifacts.errors import NEW_RUN, BadInputError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Grades, Puzzles, Ref, Rollouts
 from artifacts.schemas import (
-    BY_TOOL,
     GRADES,
     GRADES_FILE,
     PUZZLES,
-    ROLLOUTS,
     STEPS,
     STEPS_FILE,
     TOKEN_ADVANTAGES,
     TOKEN_ADVANTAGES_FILE,
     as_table,
+    tool_marks,
 )
 from stages.context import StageContext
 from stages.environments.puzzle import Style
 from stages.environments.tables import taught_passages
+from stages.grading.graded_rollouts import graded_rollouts
 from stages.grpo.gae import Floats
 from stages.grpo.groups import Branch, Group
 from stages.grpo.packing import PackConfig, by_completion, pack_numbered
@@ -109,19 +109,15 @@ def teach(
         return published
     sampled, graded = Artifact.open(ctx.store, rollouts), Artifact.open(ctx.store, grades)
     check_same_tokenizer(ctx.store, teacher, Ref(**sampled.manifest.inputs["weights"]), "teach.teacher")
-    completions = sampled.read_tables(ROLLOUTS).sort("group", "sample")
+    completions = graded_rollouts(ctx.store, rollouts, grades)
     table = graded.read_table(GRADES_FILE, GRADES).sort("group", "sample")
-    if not completions.select("group", "sample").equals(table.select("group", "sample")):
-        raise IntegrityError(
-            grades.key, "grades of other completions", f"a grade for each completion of {rollouts.key}"
-        )
     train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES)
     prompts = teacher_prompts(config, train, set(completions["prompt_id"]))
     logprobs = _scored(ctx, teacher, completions, prompts)
     verdicts = [
         Verdicts.of(scored, np.array(sampler), None if marks is None else np.array(marks, np.bool_), config)
         for scored, sampler, marks in zip(
-            logprobs, completions["sampler_logprobs"].to_list(), _marks(completions), strict=True
+            logprobs, completions["sampler_logprobs"].to_list(), tool_marks(completions), strict=True
         )
     ]
     advantages = _advantages(table, graded, verdicts, config)
@@ -209,7 +205,7 @@ def _scored(
             "sample.sampling.temperature", "0 with a teacher", "above 0, so that the policy explores", "set it to 1"
         )
     tokenizer = chat_tokenizer(folder)
-    token_ids, marks = completions["completion_token_ids"].to_list(), _marks(completions)
+    token_ids, marks = completions["completion_token_ids"].to_list(), tool_marks(completions)
     groups: list[Group] = []
     number = 0
     for rows in completions.partition_by("group", maintain_order=True):
@@ -254,7 +250,3 @@ def _advantages(
             of_reward = outcomes.get((group, sample), np.full_like(verdict.advantages, outcome))
             advantages.append(verdict.advantages + config.outcome_weight * of_reward)
     return advantages
-
-
-def _marks(completions: pl.DataFrame) -> list[list[bool] | None]:
-    return completions[BY_TOOL].to_list() if BY_TOOL in completions.columns else [None] * len(completions)

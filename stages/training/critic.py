@@ -9,12 +9,12 @@ import polars as pl
 from pydantic import Field, model_validator
 
 from artifacts.config import Config
-from artifacts.errors import NEW_RUN, IntegrityError
-from artifacts.reading import Artifact
+from artifacts.errors import NEW_RUN
 from artifacts.refs import Grades, Ref, Rollouts
-from artifacts.schemas import BY_TOOL, GRADES, GRADES_FILE, ROLLOUTS
+from artifacts.schemas import tool_marks
 from artifacts.store.store import Store
 from artifacts.tensors import PackedBatch
+from stages.grading.graded_rollouts import graded_rollouts
 from stages.grpo.gae import last_token_rewards
 from stages.grpo.groups import Branch, Group
 from stages.grpo.packing import PackConfig, pack_numbered
@@ -132,22 +132,15 @@ def valued_rollouts(store: Store, rollouts: Ref[Rollouts], grades: Ref[Grades]) 
     Raises:
         IntegrityError: The grades are not those of the rollouts.
     """
-    completions = Artifact.open(store, rollouts).read_tables(ROLLOUTS)
-    rows = Artifact.open(store, grades).read_table(GRADES_FILE, GRADES)
-    graded = completions.join(rows, on=["prompt_id", "group", "sample"], validate="1:1").sort("group", "sample")
-    if not len(graded) == len(completions) == len(rows):
-        problem = f"{len(graded)} of its {len(rows)} rows belong to one of the {len(completions)} completions"
-        raise IntegrityError(grades.key, problem, f"a grade for each completion of {rollouts.key}")
-    return graded.filter(pl.col("advantage").is_not_null())
+    return graded_rollouts(store, rollouts, grades).filter(pl.col("advantage").is_not_null())
 
 
 def model_tokens(table: pl.DataFrame) -> list[np.ndarray]:
     """Returns for each completion a boolean array [tokens]: whether the model, not a tool, wrote the token."""
     lengths = table["completion_token_ids"].list.len().to_list()
-    by_tool = table[BY_TOOL].to_list() if BY_TOOL in table.columns else [None] * len(table)
     return [
         np.ones(length, dtype=np.bool_) if marks is None else ~np.array(marks, dtype=np.bool_)
-        for length, marks in zip(lengths, by_tool, strict=True)
+        for length, marks in zip(lengths, tool_marks(table), strict=True)
     ]
 
 
