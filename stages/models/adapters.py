@@ -17,7 +17,7 @@ from stages.models.json_file import read_json, shown
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 BASE_LINK = "base"
 _MOST_ALPHA = 1e9
-PREFIX = "base_model.model."
+_PREFIX = "base_model.model."
 """Prefix of the names that PEFT gives to the modules of a model."""
 
 
@@ -96,7 +96,7 @@ def tensor_name(weight: str, side: str) -> str:
         weight: Hugging Face name of the adapted weight.
         side: `A` [rank, in] or `B` [out, rank].
     """
-    return f"{PREFIX}{weight.removesuffix('.weight')}.lora_{side}.weight"
+    return f"{_PREFIX}{weight.removesuffix('.weight')}.lora_{side}.weight"
 
 
 def adapted_weights(config: AdapterConfig, weights: Mapping[str, Sequence[int]]) -> list[str]:

@@ -5,7 +5,6 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,14 +16,7 @@ from torch import Tensor
 
 from artifacts.errors import BadInputError
 from stages.models.adapter_config import ADAPTER_CONFIG, AdapterConfig
-from stages.models.adapters import (
-    ADAPTER_WEIGHTS,
-    PREFIX,
-    base_of,
-    has_adapter,
-    read_adapter_config,
-    tensor_name,
-)
+from stages.models.adapters import ADAPTER_WEIGHTS, base_of, has_adapter, read_adapter_config, tensor_name
 from stages.models.shape import DecoderShape, read_shape
 from stages.models.spellings import write_both_spellings
 from stages.models.tensors import FILE_BYTES, WEIGHTS_INDEX, compare, stored_tensors
@@ -112,10 +104,12 @@ class StoredWeights:
             Name, and tensor of any float dtype on the CPU.
 
         Raises:
-            BadInputError: A stored tensor has another shape than expected, or a file is damaged.
+            BadInputError: A stored tensor has another shape than expected, a file is damaged, or the adapter is of
+                another kind than plain LoRA.
         """
         published = {name: published_name(name, self._shape) for name in names}
-        added = {} if self._adapter is None else added_products(self._adapter)
+        adapter = read_adapter(self._adapter) if self._adapter else {}
+        scale = read_adapter_config(self._adapter).scale if self._adapter else 1.0
         by_file: dict[Path, list[str]] = {}
         for name in published:
             by_file.setdefault(self._stored[published[name]].file, []).append(name)
@@ -128,29 +122,12 @@ class StoredWeights:
                             raise BadInputError(
                                 f"{path}: {published[name]}", str(list(tensor.shape)), str(list(shape_of(name)))
                             )
-                        if product := added.get(published[name]):
-                            tensor = tensor.float() + product()
+                        if (a := adapter.get(tensor_name(published[name], "A"))) is not None:
+                            b = adapter[tensor_name(published[name], "B")]
+                            tensor = tensor.float() + scale * (b.float() @ a.float())
                         yield name, tensor
             except (OSError, SafetensorError) as error:
                 raise BadInputError(str(path), f"unreadable ({error})", "weights in safetensors") from error
-
-
-def added_products(folder: Path) -> dict[str, Callable[[], Tensor]]:
-    """Returns functions that compute what an adapter adds to each weight (scale x B A, float32), by Hugging Face name.
-
-    Raises:
-        BadInputError: The adapter is damaged, or of another kind than plain LoRA.
-    """
-    scale, tensors = read_adapter_config(folder).scale, read_adapter(folder)
-    sides = [name.removesuffix("A.weight") for name in tensors if name.endswith(".lora_A.weight")]
-    return {
-        f"{side.removeprefix(PREFIX).removesuffix('.lora_')}.weight": partial(_product, tensors, side, scale)
-        for side in sides
-    }
-
-
-def _product(tensors: Mapping[str, Tensor], side: str, scale: float) -> Tensor:
-    return scale * (tensors[f"{side}B.weight"].float() @ tensors[f"{side}A.weight"].float())
 
 
 def read_adapter(folder: Path) -> dict[str, Tensor]:
