@@ -5,7 +5,6 @@ The estimates are computed from sizes and from measured constants; comments give
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from artifacts.documents.parsing import exists
 from artifacts.errors import BadInputError
@@ -39,27 +38,6 @@ _CHARACTERS_A_TOKEN = 4
 """Characters of English text in a token of a common tokenizer."""
 
 
-@dataclass(frozen=True)
-class Need:
-    """Resources that a run needs.
-
-    Attributes:
-        trainer_bytes: Memory of all trainer processes together, without the memory of the programs.
-        engine_bytes: Memory of all engines on this machine together, without the memory of the programs.
-        store_bytes: Growth of the store during the run.
-        seconds: Lowest and highest estimate of an iteration's time; None if it cannot be estimated.
-        not_counted: The parts of the recipe that the time leaves out.
-        replicas: Number of engines that start on this machine.
-    """
-
-    trainer_bytes: float
-    engine_bytes: float
-    store_bytes: float
-    seconds: tuple[float, float] | None
-    not_counted: tuple[str, ...]
-    replicas: int
-
-
 def fit_checks(
     recipe: Recipe,
     hardware: Hardware,
@@ -87,17 +65,17 @@ def fit_checks(
     replicas = replica_count(engine, size, machine.cores, len(machine.gpus), cuda=engine_on_cuda)
     longest = max(recipe.parts, key=lambda part: part.sample.sampling.max_tokens)
     tool_tokens = tool_output_tokens(longest)
-    need = Need(
-        trainer_bytes=trainer_bytes(recipe, hardware, size, types[0], cuda=devices[0] == "cuda"),
-        engine_bytes=engine_bytes(engine, size, types[1], replicas, cuda=engine_on_cuda),
-        store_bytes=max(store_bytes(part, size, tool_tokens, hardware.keep_state_every) for part in recipe.parts),
-        seconds=iteration_seconds(longest, hardware, size, machine, devices, gflops, tool_tokens),
-        not_counted=not_counted(recipe),
-        replicas=replicas,
-    )
-    model = Check("model", "ok", str(size), figures={"parameters": size.parameters, "told_by": size.source})
-    checks = [model, *_layer_checks(recipe, hardware), *memory_checks(hardware, machine, devices, need)]
-    return [*checks, room_check(recipe, store, need), time_check(need)]
+    of_trainer = trainer_bytes(recipe, hardware, size, types[0], cuda=devices[0] == "cuda")
+    of_engines = engine_bytes(engine, size, types[1], replicas, cuda=engine_on_cuda)
+    stored = max(store_bytes(part, size, tool_tokens, hardware.keep_state_every) for part in recipe.parts)
+    seconds = iteration_seconds(longest, hardware, size, machine, devices, gflops, tool_tokens)
+    return [
+        Check("model", "ok", str(size), figures={"parameters": size.parameters, "told_by": size.source}),
+        *_layer_checks(recipe, hardware),
+        *_memory_checks(hardware, machine, devices, of_trainer, of_engines, replicas),
+        _room_check(recipe, store, stored),
+        _time_check(seconds, not_counted(recipe)),
+    ]
 
 
 def settings_checks(recipe: Recipe) -> list[Check]:
@@ -263,29 +241,37 @@ def iteration_seconds(
     return low, high
 
 
-def memory_checks(
+def _memory_checks(
     hardware: Hardware,
     machine: MachineFacts,
     devices: tuple[Device, Device],
-    need: Need,
+    of_trainer: float,
+    of_engines: float,
+    replicas: int,
 ) -> list[Check]:
-    """Checks that trainer and engine together fit into the memory of their devices."""
+    """Checks that trainer and engine together fit into the memory of their devices.
+
+    Args:
+        of_trainer: Memory of all trainer processes together, without the memory of the programs.
+        of_engines: Memory of all engines on this machine together, without the memory of the programs.
+        replicas: Number of these engines.
+    """
     trainer = hardware.trainer
     on_host: dict[str, float] = {}
     on_gpu = 0.0
     gpus_of_trainer = trainer.processes if devices[0] == "cuda" else 0
-    gpus_of_engines = need.replicas * hardware.engine.tensor_parallel_size if devices[1] == "cuda" else 0
+    gpus_of_engines = replicas * hardware.engine.tensor_parallel_size if devices[1] == "cuda" else 0
     if devices[0] == "cpu" or trainer.cpu_offload:
-        on_host["trainer"] = need.trainer_bytes / trainer.nodes
+        on_host["trainer"] = of_trainer / trainer.nodes
     else:
-        on_gpu += need.trainer_bytes / trainer.world
+        on_gpu += of_trainer / trainer.world
     if devices[1] == "cpu":
-        on_host["engine"] = need.engine_bytes
-    elif need.replicas:
+        on_host["engine"] = of_engines
+    elif replicas:
         reserved = hardware.engine.memory_share * _least_gpu(machine) if hardware.engine.kv_cache_gib is None else 0.0
-        of_engine = max(reserved, need.engine_bytes / gpus_of_engines)
+        of_engine = max(reserved, of_engines / gpus_of_engines)
         on_gpu = max(on_gpu, of_engine) if hardware.engine.takes_turns else on_gpu + of_engine
-    on_host["programs"] = program_bytes(need.replicas)
+    on_host["programs"] = program_bytes(replicas)
     checks = [_host_check(on_host, machine)]
     if on_gpu:
         checks.append(_gpu_check(on_gpu, max(gpus_of_trainer, gpus_of_engines), machine))
@@ -326,25 +312,25 @@ def _least_gpu(machine: MachineFacts) -> int:
     return min((gpu.memory_bytes for gpu in machine.gpus), default=0)
 
 
-def room_check(recipe: Recipe, store: StoreFacts, need: Need) -> Check:
+def _room_check(recipe: Recipe, store: StoreFacts, needed_bytes: float) -> Check:
     """Checks that the store has space for all artifacts of the run."""
-    summary = f"about {gib(need.store_bytes)} for {recipe.iterations} iterations"
-    figures = {"needed_bytes": int(need.store_bytes), "free_bytes": store.free_bytes}
+    summary = f"about {gib(needed_bytes)} for {recipe.iterations} iterations"
+    figures = {"needed_bytes": int(needed_bytes), "free_bytes": store.free_bytes}
     if store.free_bytes is None:
         return Check("recipe disk", "ok", f"{summary}, in a store of unknown size", figures=figures)
     summary = f"{summary}, {gib(store.free_bytes)} free"
-    if need.store_bytes > store.free_bytes:
+    if needed_bytes > store.free_bytes:
         remedy = "name a larger store with --store, free space, or prune between iterations (`deerstalker prune`)"
         return Check("recipe disk", "problem", summary, remedy, figures)
     return Check("recipe disk", "ok", summary, figures=figures)
 
 
-def time_check(need: Need) -> Check:
+def _time_check(seconds: tuple[float, float] | None, left_out: tuple[str, ...]) -> Check:
     """Returns a check with the estimated time of an iteration; its status is always ok."""
-    if need.seconds is None:
+    if seconds is None:
         return Check("recipe time", "ok", "unknown: the shape of the model or the rates of the devices are not known")
-    low, high = need.seconds
-    without = f", not counted: {', '.join(need.not_counted)}" if need.not_counted else ""
+    low, high = seconds
+    without = f", not counted: {', '.join(left_out)}" if left_out else ""
     figures = {"iteration_s": [round(low, 1), round(high, 1)]}
     return Check(
         "recipe time", "ok", f"{duration(low)} to {duration(high)} an iteration, estimated{without}", figures=figures
