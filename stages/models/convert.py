@@ -36,6 +36,7 @@ from artifacts.errors import BadInputError
 from stages.models.json_file import read_json, refuse_own_code
 from stages.models.shape import families, read_shape, text_part
 from stages.models.source import BAD_INPUT_STATUS, SETTINGS_FILES, SHAPE_KNOWN, TOKENIZER_FILES, copy_files
+from stages.models.spellings import state_dtype
 from stages.models.tensors import check_weights
 from stages.models.tokenizers.gguf_tokenizer import words_of
 
@@ -221,9 +222,7 @@ def convert_folder(folder: Path, out: Path) -> None:
     model = _open_model(str(folder), use_safetensors=True)
     _save_model(_text_model(model) if has_pictures else model, out)
     copy_files(folder, out, [name for name in SETTINGS_FILES if not (has_pictures and name == "config.json")])
-    config = read_json(out / "config.json")
-    config["dtype"] = config["torch_dtype"] = "bfloat16"
-    (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    state_dtype(out, "bfloat16")
     if (folder / "tokenizer.json").is_file():
         copy_files(folder, out, TOKENIZER_FILES)
         return

@@ -1,10 +1,9 @@
 """Makes a small Qwen2-shaped model: random weights from a seed, and a phrase tokenizer. Needs only numpy."""
 
-import json
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,7 @@ from pydantic import Field, model_validator
 
 from artifacts.config import Config
 from artifacts.errors import BadInputError
+from stages.models.json_file import write_json
 from stages.models.shape import read_shape
 from stages.models.tensor_file import write_floats
 from stages.models.tensors import WEIGHTS, tensors_of
@@ -90,10 +90,6 @@ def random_weights(model: ScratchModel, vocabulary: int) -> Iterator[tuple[str, 
         yield "lm_head.weight", _normal(random, (vocabulary, width), std)
 
 
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-
-
 def make_scratch(
     model: ScratchModel,
     texts: Sequence[str],
@@ -125,7 +121,7 @@ def make_scratch(
     end_id = tokenizer.token_to_id(END_OF_TURN)
     vocabulary = tokenizer.get_vocab_size(with_added_tokens=True)
     tokenizer.save(str(out_dir / "tokenizer.json"))
-    _write_json(
+    write_json(
         out_dir / "config.json",
         {
             "architectures": ["Qwen2ForCausalLM"],
@@ -154,7 +150,7 @@ def make_scratch(
             "vocab_size": vocabulary,
         },
     )
-    _write_json(
+    write_json(
         out_dir / "tokenizer_config.json",
         {
             "tokenizer_class": "Qwen2Tokenizer",
@@ -165,6 +161,6 @@ def make_scratch(
             "model_max_length": model.max_positions,
         },
     )
-    _write_json(out_dir / "generation_config.json", {"eos_token_id": end_id, "pad_token_id": end_id})
+    write_json(out_dir / "generation_config.json", {"eos_token_id": end_id, "pad_token_id": end_id})
     shape_known()
     write_floats(out_dir / WEIGHTS, tensors_of(read_shape(out_dir)), random_weights(model, vocabulary))

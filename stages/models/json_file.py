@@ -1,4 +1,4 @@
-"""Reads JSON files that other programs wrote."""
+"""Reads JSON files that other programs wrote, and writes files that they read."""
 
 import json
 from collections.abc import Mapping
@@ -58,6 +58,11 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise BadInputError(str(path), "not a JSON object", "a JSON object", "copy the file again")
     return cast("dict[str, Any]", parsed)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Writes a JSON object in the style of transformers."""
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
 def refuse_own_code(path: Path, settings: dict[str, Any]) -> None:

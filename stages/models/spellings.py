@@ -6,11 +6,10 @@ transformers 4 reads 10,000 for a `rope_theta` inside another table, and fails o
 is written here.
 """
 
-import json
 from pathlib import Path
 from typing import Any, cast
 
-from stages.models.json_file import read_json
+from stages.models.json_file import read_json, write_json
 
 _NEW_CLASS, _CLASS = "TokenizersBackend", "PreTrainedTokenizerFast"
 """Class of a tokenizer without rules of its own, in transformers 5 and in both versions."""
@@ -29,7 +28,13 @@ def write_both_spellings(folder: Path) -> None:
     for name, both in (("config.json", both_in_config), ("tokenizer_config.json", _both_in_tokenizer_config)):
         path = folder / name
         if path.is_file() and (changed := both(before := read_json(path))) != before:
-            path.write_text(json.dumps(changed, indent=2) + "\n", encoding="utf-8")
+            write_json(path, changed)
+
+
+def state_dtype(folder: Path, dtype: str, **settings: Any) -> None:
+    """Writes the type of a folder's weights into its `config.json`, in both spellings, and further settings."""
+    path = folder / "config.json"
+    write_json(path, read_json(path) | {"dtype": dtype, "torch_dtype": dtype, **settings})
 
 
 def both_in_config(config: dict[str, Any]) -> dict[str, Any]:

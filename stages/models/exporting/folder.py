@@ -1,7 +1,6 @@
 """Writes a checkpoint as a folder that transformers, PEFT and vLLM read."""
 
 import fcntl
-import json
 import os
 import shutil
 from collections.abc import Generator, Iterator
@@ -17,10 +16,10 @@ from artifacts.local.input_files import LARGEST_WEIGHTS, copy_input
 from stages.models.adapter_config import ADAPTER_CONFIG
 from stages.models.adapters import ADAPTER_WEIGHTS, base_of, has_adapter, read_adapter_config
 from stages.models.exporting.weights import Floats, full_tensors
-from stages.models.json_file import read_json
+from stages.models.json_file import read_json, write_json
 from stages.models.shape import read_shape
 from stages.models.source import SETTINGS_FILES, TOKENIZER_FILES, copy_files
-from stages.models.spellings import write_both_spellings
+from stages.models.spellings import state_dtype, write_both_spellings
 from stages.models.tensor_file import write_floats
 from stages.models.tensors import WEIGHTS, check_weights, stored_tensors
 from stages.models.value_head import VALUE_HEAD
@@ -111,9 +110,7 @@ def export_folder(source: Path, out: Path, card: str, *, merge: bool, dtype: Dty
         stored, name = _STORED_AS[dtype]
         shapes = {tensor: entry.shape for tensor, entry in stored_tensors(base_of(source)).items()}
         write_floats(out / WEIGHTS, shapes, _checked(full_tensors(source), dtype), stored)
-        config = read_json(out / "config.json")
-        config["dtype"] = config["torch_dtype"] = name
-        (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        state_dtype(out, name)
     write_both_spellings(out)
     if card:
         (out / CARD).write_text(card, encoding="utf-8")
@@ -143,4 +140,4 @@ def _write_generation_config(out: Path) -> None:
     config = read_json(out / "config.json")
     tokens = ("bos_token_id", "eos_token_id", "pad_token_id")
     settings: dict[str, Any] = {name: config[name] for name in tokens if config.get(name) is not None}
-    path.write_text(json.dumps({"do_sample": True, **settings}, indent=2) + "\n", encoding="utf-8")
+    write_json(path, {"do_sample": True, **settings})

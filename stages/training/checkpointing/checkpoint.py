@@ -1,6 +1,5 @@
 """Reads and writes Hugging Face folders of weights, under the names of the policy's parameters."""
 
-import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,8 +16,9 @@ from torch import Tensor
 from artifacts.errors import BadInputError
 from stages.models.adapter_config import ADAPTER_CONFIG, AdapterConfig
 from stages.models.adapters import ADAPTER_WEIGHTS, base_of, has_adapter, read_adapter_config, tensor_name
+from stages.models.json_file import write_json
 from stages.models.shape import DecoderShape, read_shape
-from stages.models.spellings import write_both_spellings
+from stages.models.spellings import state_dtype, write_both_spellings
 from stages.models.tensors import FILE_BYTES, WEIGHTS_INDEX, compare, stored_tensors
 from stages.models.value_head import VALUE_HEAD, VALUE_HEAD_WEIGHT, ValueHead
 
@@ -203,7 +203,7 @@ def write_checkpoint(
             heartbeat()
     if first and plan.is_sharded:
         index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
-        (out / WEIGHTS_INDEX).write_text(json.dumps(index, indent=2) + "\n")
+        write_json(out / WEIGHTS_INDEX, index)
 
 
 def _write_file(path: Path, tensors: Mapping[str, Tensor | None]) -> None:
@@ -223,9 +223,5 @@ def copy_other_files(source: Path, out: Path) -> None:
 def _write_other_files(source: Path, out: Path, dtype: torch.dtype, value_head: ValueHead | None) -> None:
     out.mkdir(parents=True, exist_ok=True)
     copy_other_files(source, out)
-    config = json.loads((source / "config.json").read_text())
-    config["dtype"] = config["torch_dtype"] = str(dtype).removeprefix("torch.")
-    if value_head:
-        config[VALUE_HEAD] = value_head
-    (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    state_dtype(out, str(dtype).removeprefix("torch."), **({VALUE_HEAD: value_head} if value_head else {}))
     write_both_spellings(out)
