@@ -80,6 +80,7 @@ class TrainedWeights:
         self.shape, self.device, self.sharded, self.trainable = shape, device, sharded, trainable
         self.master_dtype: Dtype = master_dtype
         self._heartbeat = heartbeat
+        self._scale = trainable.adapter.scale if trainable.adapter else 1.0
         self.dtype, masters = compute_dtype(hardware, shape), torch_dtype(master_dtype)
         parameter_dtype = masters if sharded else self.dtype
         policy = place_policy(shape, hardware, device, sharded, parameter_dtype, trainable)
@@ -192,16 +193,18 @@ class TrainedWeights:
             name: Policy name.
             dtype: Type of the returned tensor.
         """
-        stem, weight = name.removesuffix(".weight"), gather(self.masters[name], dtype)
+        weight = gather(self.masters[name], dtype)
         self._heartbeat()
-        if f"{stem}.lora_a.weight" not in self.masters:
+        if (adapter := self._adapter_of(name)) is None:
             return weight
-        a, b = (gather(self.masters[f"{stem}.lora_{side}.weight"], torch.float32) for side in "ab")
+        a, b = (gather(part, torch.float32) for part in adapter)
         self._heartbeat()
-        if weight is None or a is None or b is None:
-            return None
-        assert self.trainable.adapter is not None
-        return (self.trainable.adapter.scale * (b @ a)).add_(weight).to(dtype)
+        return None if weight is None or a is None or b is None else (self._scale * (b @ a)).add_(weight).to(dtype)
+
+    def _adapter_of(self, name: str) -> tuple[Tensor, Tensor] | None:
+        """Returns the matrices A and B of a weight's adapter; None if it has none."""
+        a, b = (self.masters.get(f"{name.removesuffix('.weight')}.lora_{side}.weight") for side in "ab")
+        return None if a is None or b is None else (a, b)
 
     def sample(self) -> dict[str, Tensor]:
         """Returns rows of the weights that can move, with adapters added in (collective).
@@ -212,20 +215,17 @@ class TrainedWeights:
         """
         sampled: dict[str, Tensor] = {}
         for name, shape in self._shapes().items() if self.master_dtype == "fp32" else ():
-            stem = name.removesuffix(".weight")
-            adapters = [self.masters.get(f"{stem}.lora_{side}.weight") for side in "ab"]
-            if self.masters[name].requires_grad or adapters[0] is not None:
+            adapter = self._adapter_of(name)
+            if self.masters[name].requires_grad or adapter:
                 rows = sampled_rows(shape)
                 sampled[name] = gather_rows(self.masters[name], rows)
-                if adapters[0] is not None and adapters[1] is not None:
-                    assert self.trainable.adapter is not None
-                    a = gather_rows(adapters[0], torch.arange(adapters[0].shape[0]))
-                    b, scale = gather_rows(adapters[1], rows), self.trainable.adapter.scale
+                if adapter:
+                    a, b = gather_rows(adapter[0], torch.arange(len(adapter[0]))), gather_rows(adapter[1], rows)
                     if self.publishes_adapter:  # the engine rounds the adapter, not its sum with the weights
-                        sampled[name] = scale * (b @ a)
-                        sampled[name + PUBLISHED] = scale * (b.bfloat16().float() @ a.bfloat16().float())
+                        sampled[name] = self._scale * (b @ a)
+                        sampled[name + PUBLISHED] = self._scale * (b.bfloat16().float() @ a.bfloat16().float())
                     else:
-                        sampled[name] += scale * (b @ a)
+                        sampled[name] += self._scale * (b @ a)
                 self._heartbeat()
         return sampled
 

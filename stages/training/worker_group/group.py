@@ -233,7 +233,7 @@ class WorkerGroup:
                 new_events = events.new()
                 for event in new_events:
                     if event["event"] == "error":
-                        self._fail({key: value for key, value in event.items() if key not in ("event", "time_s")})
+                        self._fail(event)
                     yield event
                 if ended:
                     raise self._death("the workers died")
