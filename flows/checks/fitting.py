@@ -3,7 +3,7 @@
 from typing import get_args
 
 from artifacts.errors import BadInputError
-from flows.config.model_size import model_size
+from flows.config.model_size import ModelSize, model_size
 from flows.config.recipe import Recipe
 from flows.plan.plan import GIB, bytes_on_gpu, memory_of
 from stages.context import Profile
@@ -60,7 +60,9 @@ def refuse_head_size(recipe: Recipe, engine: EngineHardware) -> None:
         )
 
 
-def refuse_unfit(recipe: Recipe, profile: Profile, devices: tuple[CudaDevice, ...] | None = None) -> None:
+def refuse_unfit(
+    recipe: Recipe, profile: Profile, devices: tuple[CudaDevice, ...] | None = None, size: ModelSize | None = None
+) -> None:
     """Refuses a recipe and a profile that cannot fit on the GPUs of this machine.
 
     A run that trains on the CPU, or has a model of unknown shape, is never refused; `doctor` estimates it. Memory that
@@ -68,6 +70,7 @@ def refuse_unfit(recipe: Recipe, profile: Profile, devices: tuple[CudaDevice, ..
 
     Args:
         devices: The GPUs; by default those of this machine.
+        size: The size of the model; by default what the recipe says of it.
 
     Raises:
         BadInputError: A GPU lacks memory, or there are fewer GPUs than trainer processes.
@@ -76,7 +79,7 @@ def refuse_unfit(recipe: Recipe, profile: Profile, devices: tuple[CudaDevice, ..
     trainer, engine = profile.trainer, profile.engine
     if not gpus or trainer.device == "cpu":
         return
-    size = model_size(recipe.model)
+    size = size or model_size(recipe.model)
     if size.shape is None:
         return
     if trainer.processes > len(gpus):

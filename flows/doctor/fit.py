@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from artifacts.documents.parsing import exists
 from artifacts.errors import BadInputError
 from artifacts.store.location import local_folder
-from flows.checks.fitting import refuse_head_size, refuse_undivided
+from flows.checks.fitting import refuse_head_size, refuse_undivided, refuse_unfit
 from flows.checks.soundness import check_sound
 from flows.config.model_size import ModelSize
 from flows.config.recipe import Recipe
@@ -72,7 +72,7 @@ def fit_checks(
     return [
         Check("model", "ok", str(size), figures={"parameters": size.parameters, "told_by": size.source}),
         *_layer_checks(recipe, hardware),
-        *_memory_checks(hardware, machine, devices, of_trainer, of_engines, replicas),
+        *_memory_checks(recipe, hardware, size, machine, devices, of_trainer, of_engines, replicas),
         _room_check(recipe, store, stored),
         _time_check(seconds, not_counted(recipe)),
     ]
@@ -242,7 +242,9 @@ def iteration_seconds(
 
 
 def _memory_checks(
+    recipe: Recipe,
     hardware: Hardware,
+    size: ModelSize,
     machine: MachineFacts,
     devices: tuple[Device, Device],
     of_trainer: float,
@@ -274,7 +276,13 @@ def _memory_checks(
     on_host["programs"] = program_bytes(replicas)
     checks = [_host_check(on_host, machine)]
     if on_gpu:
-        checks.append(_gpu_check(on_gpu, max(gpus_of_trainer, gpus_of_engines), machine))
+        on_gpus = _gpu_check(on_gpu, max(gpus_of_trainer, gpus_of_engines), machine)
+        if on_gpus.status == "ok":
+            try:
+                refuse_unfit(recipe, Profile(engine=hardware.engine, trainer=trainer), machine.gpus, size)
+            except BadInputError as error:
+                on_gpus = refused(on_gpus.name, error, figures=on_gpus.figures)
+        checks.append(on_gpus)
     return checks
 
 

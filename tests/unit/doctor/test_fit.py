@@ -281,6 +281,23 @@ def test_recipes_on_gpus() -> None:
     says(fit(large, hardware, MACHINE)["recipe GPU memory"], "problem", "--profile cpu")
 
 
+def test_a_gpu_that_train_refuses_is_a_problem() -> None:
+    """The cache is too small for one sequence, so what the engine takes at least is more than its settings say."""
+    recipe = load_recipe("vapo", ["value=null", "sample.sampling.max_tokens=30000"])
+    hardware, size = load_hardware("cuda", ["engine.kv_cache_gib=0.01"]), model_size(recipe.model)
+
+    def fit(gpu_bytes: int) -> Check:
+        machine = replace(MACHINE, gpus=(replace(H100, memory_bytes=gpu_bytes),), memory_bytes=256 * GIB)
+        machine = replace(machine, spare_bytes=250 * GIB)
+        types, devices = ("bf16", "bf16"), ("cuda", "cuda")
+        checks = fit_checks(recipe, hardware, size, machine, FOLDER, types, devices, None)
+        return next(check for check in checks if check.name == "recipe GPU memory")
+
+    needed = fit(H100.memory_bytes).figures["needed_bytes"]
+    says(fit(needed - 1), "problem", "trainer.processes")
+    says(fit(needed + 1), "problem", "needed on a GPU", "deerstalker plan")
+
+
 def test_a_run_with_phases_needs_what_its_phases_need() -> None:
     """The first trains most, the second samples longest."""
     second = "optimizer='fresh', sample={sampling={max_tokens=64}}, finetune={trainable={parameters='lora'}}"
