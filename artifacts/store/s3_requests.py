@@ -5,7 +5,6 @@ import hashlib
 import os
 import re
 import threading
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
@@ -25,15 +24,11 @@ _HOST = re.compile(r"[A-Za-z0-9._:-]+")
 _SILENCES_PER_CALL = 10
 _BLOCK_BYTES = 1 << 18
 _NO_LIMIT = 1 << 60
-_CONNECTIONS: list[weakref.ref[Any]] = []
-_INHERITED: list[object] = []
 
 
 @dataclass(frozen=True)
 class S3Options:
     """How to reach an S3 endpoint. Options that are None come from the environment and AWS configuration files.
-
-    Options are not pickled with a store, because they may hold credentials.
 
     Attributes:
         endpoint_url: For example `http://127.0.0.1:9000`.
@@ -77,12 +72,12 @@ class S3Requests:
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
         self.bucket, self.prefix, self.options = bucket, prefix, options
         self.abandoned = threading.Event()
-        self._connection: tuple[int, Any] | None = None
+        self._filesystem = _connect(options)
 
     @property
     def endpoint(self) -> str:
         """The URL of the server."""
-        return str(self._filesystem().s3.meta.endpoint_url)
+        return str(self._filesystem.s3.meta.endpoint_url)
 
     def retried(self, action: Callable[[], ResultT], key: str) -> ResultT:
         """Runs an action until it succeeds, fails permanently or has no time left (see `with_retries`).
@@ -253,7 +248,7 @@ class S3Requests:
         """
         import fsspec.asyn
 
-        filesystem = self._filesystem()
+        filesystem = self._filesystem
 
         async def request() -> Any:
             answer: Any = await filesystem._call_s3(method, Bucket=self.bucket, **arguments)
@@ -288,20 +283,6 @@ class S3Requests:
         if self.page(key, 1)[0] == [key]:
             raise TransientError(self.place(key), "a 404 for a key that is listed") from error
         raise MissingKeyError(self.place(key), "no such key") from error
-
-    def _filesystem(self) -> Any:
-        """Returns the connection of this process; a forked process needs its own."""
-        if self._connection is None or self._connection[0] != os.getpid():
-            self._connection = (os.getpid(), _connect(self.options))
-        return self._connection[1]
-
-
-def _keep_inherited() -> None:
-    """Keeps the parent's connections open in a fork; closing one would remove its sockets from the parent's epoll."""
-    _INHERITED.extend(connection for reference in _CONNECTIONS if (connection := reference()) is not None)
-
-
-os.register_at_fork(after_in_child=_keep_inherited)
 
 
 def content_md5(data: bytes) -> str:
@@ -356,6 +337,4 @@ def _connect(options: S3Options) -> Any:
         skip_instance_cache=True,
     )
     filesystem.retries = 1
-    _CONNECTIONS[:] = [reference for reference in _CONNECTIONS if reference() is not None]
-    _CONNECTIONS.append(weakref.ref(filesystem))
     return filesystem

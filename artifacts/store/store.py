@@ -53,11 +53,10 @@ ResultT = TypeVar("ResultT")
 
 
 class Store:
-    """Files under '/'-separated keys. A store may be used from several threads, and after a fork.
+    """Files under '/'-separated keys. A store may be used from several threads.
 
     Every operation raises StoreError if the store refuses it, and TransientError if the store cannot be reached for
-    some time. MissingKeyError means that the store answered and has no such key. A pickled store contains only its URL;
-    unpickling opens it with the options of the environment.
+    some time. MissingKeyError means that the store answered and has no such key.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -96,9 +95,6 @@ class Store:
 
     def __repr__(self) -> str:
         return f"Store({self.url!r})"
-
-    def __reduce__(self) -> tuple[Callable[[str], "Store"], tuple[str]]:
-        return (Store.open, (self.url,))
 
     @doing("store")
     def read_bytes(self, key: str, most_bytes: int = LARGEST_DOCUMENT) -> bytes:
