@@ -32,6 +32,7 @@ LOGPROB = "logprob"
 _ID = pa.Column(pl.String, pa.Check.str_length(min_value=1))
 _COUNT = pa.Column(pl.Int32, pa.Check.ge(0))
 _FRACTION = pa.Column(pl.Float64, pa.Check.in_range(0.0, 1.0))
+_JSON_OBJECT = pa.Column(pl.String, pa.Check.str_startswith("{"))
 _DEDUCTIONS = {  # numbers of statements by verdict; null if they were not checked or nothing can be proved
     name: pa.Column(pl.Int32, pa.Check.ge(0), nullable=True)
     for name in ("statements", "proved", "restated", "open", "contradicted")
@@ -49,6 +50,11 @@ another one. failed: no reply after all retries.
 _FINISH_REASONS = ("stop", "length", "abort", "early_stop")
 
 
+def _table(name: str, columns: dict[str, pa.Column], **rules: Any) -> TableSchema:
+    """Returns the schema of a table that has exactly these columns, in this order."""
+    return TableSchema(columns, strict=True, ordered=True, name=name, **rules)
+
+
 def _equal_lengths(data: pa.PolarsData) -> pl.LazyFrame:
     return data.lazyframe.select(pl.col("completion_token_ids").list.len() == pl.col("sampler_logprobs").list.len())
 
@@ -59,37 +65,34 @@ def _equal_marks(data: pa.PolarsData) -> pl.LazyFrame:
     return data.lazyframe.select(pl.col("completion_token_ids").list.len() == pl.col(BY_TOOL).list.len())
 
 
-PUZZLES = TableSchema(
+PUZZLES = _table(
+    "puzzles",
     {
         "prompt_id": pa.Column(pl.String, pa.Check.str_length(min_value=1), unique=True),
         "environment": _ID,
         "prompt": _ID,
-        "solution": pa.Column(pl.String, pa.Check.str_startswith("{")),  # JSON: letter or other name -> answer
+        "solution": _JSON_OBJECT,  # letter or other name -> answer
         "num_clues": _COUNT,
-        "difficulty": pa.Column(pl.String, pa.Check.str_startswith("{")),  # JSON: dimension -> size
+        "difficulty": _JSON_OBJECT,  # dimension -> size
         "seed": pa.Column(pl.Int64, nullable=True),
         "digest": _ID,
-        THINKING: pa.Column(pl.String, pa.Check.str_startswith("{")),
+        THINKING: _JSON_OBJECT,
     },
-    strict=True,
-    ordered=True,
-    name="puzzles",
 )
 
 LENGTHS_FILE = "lengths.parquet"
 """The table of a puzzle set's prompt lengths."""
-PROMPT_LENGTHS = TableSchema(
+PROMPT_LENGTHS = _table(
+    "prompt_lengths",
     {
         "split": pa.Column(pl.String, pa.Check.isin(["train", "val", "test"])),
         "prompt_id": _ID,
         "tokens": pa.Column(pl.Int32, pa.Check.ge(0)),  # chat template included
     },
-    strict=True,
-    ordered=True,
-    name="prompt_lengths",
 )
 
-ROLLOUTS = TableSchema(
+ROLLOUTS = _table(
+    "rollouts",
     {
         "prompt_id": _ID,
         "group": _COUNT,  # index of the puzzle in the sampled set
@@ -99,7 +102,7 @@ ROLLOUTS = TableSchema(
         "sampler_logprobs": pa.Column(pl.List(pl.Float32)),
         "text": pa.Column(pl.String),
         "finish_reason": pa.Column(pl.String, pa.Check.isin(_FINISH_REASONS)),
-        "sampling": pa.Column(pl.String, pa.Check.str_startswith("{")),  # JSON: the parameters as sent
+        "sampling": _JSON_OBJECT,  # the parameters as sent
         "weights_digest": _ID,
         "engine": _ID,
         "group_s": pa.Column(pl.Float64, pa.Check.ge(0.0)),  # seconds from sending the group to its last token
@@ -109,12 +112,10 @@ ROLLOUTS = TableSchema(
         pa.Check(_equal_lengths, error="as many logprobs as completion tokens"),
         pa.Check(_equal_marks, error="as many marks of the tool as completion tokens"),
     ],
-    strict=True,
-    ordered=True,
-    name="rollouts",
 )
 
-GRADES = TableSchema(
+GRADES = _table(
+    "grades",
     {
         "prompt_id": _ID,
         "group": _COUNT,
@@ -124,18 +125,14 @@ GRADES = TableSchema(
         "truncated": pa.Column(pl.Boolean),  # cut by the sampler: at the token limit or by early_stop
         "reward": pa.Column(pl.Float64),
         "advantage": pa.Column(pl.Float64, nullable=True),  # null: not trained on; the mean if tokens differ
-        "answers": pa.Column(
-            pl.String, pa.Check.str_startswith("{")
-        ),  # JSON: letter -> the answer that was read, and its note
+        "answers": _JSON_OBJECT,  # letter -> the answer that was read, and its note
         "grader": _ID,
         **_DEDUCTIONS,
     },
-    strict=True,
-    ordered=True,
-    name="grades",
 )
 
-STEPS = TableSchema(
+STEPS = _table(
+    "steps",
     {
         "group": _COUNT,
         "sample": _COUNT,
@@ -144,23 +141,19 @@ STEPS = TableSchema(
         "end_token": _COUNT,  # number of the completion's tokens up to the end of the step
         "reward": pa.Column(pl.Float64, nullable=True),  # null: the recipe leaves such steps out
     },
-    strict=True,
-    ordered=True,
-    name="steps",
 )
 
-TOKEN_ADVANTAGES = TableSchema(
+TOKEN_ADVANTAGES = _table(
+    "token advantages",
     {
         "group": _COUNT,
         "sample": _COUNT,
         "advantages": pa.Column(pl.List(pl.Float32)),  # one for each token of the completion
     },
-    strict=True,
-    ordered=True,
-    name="token advantages",
 )
 
-VALUES = TableSchema(
+VALUES = _table(
+    "values",
     {
         "group": _COUNT,
         "sample": _COUNT,
@@ -168,12 +161,10 @@ VALUES = TableSchema(
         # before each token of the completion, so the first is at the prompt's last token; null for tokens of a tool
         "values": pa.Column(pl.List(pl.Float32)),
     },
-    strict=True,
-    ordered=True,
-    name="values",
 )
 
-TEXTS = TableSchema(
+TEXTS = _table(
+    "texts",
     {
         "prompt_id": _ID,
         "digest": _ID,  # of the puzzle, without the order of its clues
@@ -186,12 +177,10 @@ TEXTS = TableSchema(
         "exact": pa.Column(pl.Boolean),
         "tokens": pa.Column(pl.Int32, pa.Check.ge(0), nullable=True),  # of the teacher; null: not known
     },
-    strict=True,
-    ordered=True,
-    name="texts",
 )
 
-RESULTS = TableSchema(
+RESULTS = _table(
+    "results",
     {
         "prompt_id": _ID,
         "mode": pa.Column(pl.String, pa.Check.isin(("sampled", "greedy"))),
@@ -201,16 +190,14 @@ RESULTS = TableSchema(
         "finish_reason": pa.Column(pl.String, pa.Check.isin(_FINISH_REASONS)),
         "completion_tokens": _COUNT,
         "text": pa.Column(pl.String),
-        "answers": pa.Column(pl.String, pa.Check.str_startswith("{")),
+        "answers": _JSON_OBJECT,
         **_DEDUCTIONS,
         LOGPROB: pa.Column(pl.Float64, pa.Check.le(0.0)),  # nats, summed over the tokens that the model wrote
     },
-    strict=True,
-    ordered=True,
-    name="results",
 )
 
-ROUNDS = TableSchema(
+ROUNDS = _table(
+    "rounds",
     {
         "strategy": _ID,  # as on the command line: `think_twice:rounds=3`
         "prompt_id": _ID,
@@ -228,12 +215,10 @@ ROUNDS = TableSchema(
         "answers": pa.Column(pl.String, pa.Check.str_startswith("{"), nullable=True),
         **_DEDUCTIONS,  # of notes (stickers) only
     },
-    strict=True,
-    ordered=True,
-    name="rounds",
 )
 
-PASS_RATES = TableSchema(
+PASS_RATES = _table(
+    "pass_rates",
     {
         "prompt_id": _ID,
         "name": _ID,  # of the rated model; `run` is the policy of the run itself
@@ -245,13 +230,11 @@ PASS_RATES = TableSchema(
         "tokens": pa.Column(pl.Float64, pa.Check.ge(0.0)),  # mean length
         "truncated": _FRACTION,
     },
-    strict=True,
-    ordered=True,
     unique=["prompt_id", "name"],
-    name="pass_rates",
 )
 
-ANSWERS = TableSchema(
+ANSWERS = _table(
+    "answers",
     {
         "answer": _ID,  # digest of prompt and sample: the same question to the same model is asked once
         "prompt_id": _ID,
@@ -264,7 +247,7 @@ ANSWERS = TableSchema(
         "detail": pa.Column(pl.String, nullable=True),  # words of a refusal or an error
         "prompt_tokens": pa.Column(pl.Int32, pa.Check.ge(0), nullable=True),  # null: the reply does not state it
         "completion_tokens": pa.Column(pl.Int32, pa.Check.ge(0), nullable=True),
-        "usage": pa.Column(pl.String, pa.Check.str_startswith("{")),  # JSON: the reply's whole usage
+        "usage": _JSON_OBJECT,  # the reply's whole usage
         "response_id": pa.Column(pl.String),
         "model": pa.Column(pl.String),  # as the reply names it
         "fingerprint": pa.Column(pl.String, nullable=True),  # of the provider's system, or of a checkpoint's weights
@@ -273,9 +256,6 @@ ANSWERS = TableSchema(
         "attempts": pa.Column(pl.Int32, pa.Check.ge(1)),
         "answered_at": _ID,  # ISO 8601, UTC
     },
-    strict=True,
-    ordered=True,
-    name="answers",
 )
 
 
