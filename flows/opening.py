@@ -9,7 +9,6 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field
 
 from artifacts.config import Config
-from artifacts.documents.run_files import read_recipe
 from artifacts.errors import BadInputError, DeerstalkerError
 from artifacts.layout import RunLayout
 from artifacts.refresh import record_done, record_request
@@ -39,7 +38,7 @@ from flows.report.shown_run import ShownRun
 from flows.report.terminal.live import current_view
 from flows.report.trackers import open_tracker
 from flows.session.calls import Stages
-from flows.session.frozen import check_recipe, freeze_recipe, recipe_to_continue
+from flows.session.frozen import check_recipe, freeze_recipe, frozen_recipe
 from flows.session.saving import LastStageDone
 from flows.session.session import Session
 from flows.session.views import ProgressView
@@ -120,10 +119,10 @@ def opened(request: RunRequest) -> Generator[Session]:
         profile = profile.model_copy(update={"tracker": "none"})
     layout = RunLayout(request.run)
     store = Store.open(request.store)
-    written = with_fixed_models(recipe_to_continue(store, layout, recipe), store, layout)
+    frozen = frozen_recipe(store, layout)
+    written = as_begun(recipe, frozen, store)
     refuse_undivided(written, profile.trainer, profile.engine)
-    begun = store.exists(layout.recipe)
-    if not begun:
+    if frozen is None:
         check_sound(written)
         refuse_head_size(written, profile.engine)
         check_named(written, store)
@@ -136,7 +135,7 @@ def opened(request: RunRequest) -> Generator[Session]:
     def before_writing() -> None:
         (check_recipe if samples_only else freeze_recipe)(store, layout, session.recipe)
 
-    refresh = request.refresh if begun else []  # a run that has not begun has nothing to refresh
+    refresh = request.refresh if frozen else []  # a run that has not begun has nothing to refresh
     with (
         suppress(LastStageDone),
         opened_run(
@@ -147,9 +146,14 @@ def opened(request: RunRequest) -> Generator[Session]:
         yield session
 
 
-def with_fixed_models(recipe: Recipe, store: Store, layout: RunLayout) -> Recipe:
-    """Returns the recipe with the checkpoints that the run begins or began with in place of names that may change."""
-    frozen = read_recipe(store, layout) if store.exists(layout.recipe) else None
+def as_begun(recipe: Recipe, frozen: Mapping[str, Any] | None, store: Store) -> Recipe:
+    """Returns the recipe with what the run begins or began with: checkpoints for names that may change, sizes of rows.
+
+    Args:
+        recipe: The recipe as it was written.
+        frozen: The frozen recipe of the run as JSON; None if the run has not begun.
+        store: The store of the checkpoints.
+    """
 
     def fixed(source: ModelConfig, begun: Mapping[str, Any] | None) -> ModelConfig:
         return with_fixed_names(source, store, None if frozen is None else begun or {})
@@ -163,7 +167,8 @@ def with_fixed_models(recipe: Recipe, store: Store, layout: RunLayout) -> Recipe
             for model in recipe.rate.models
         )
         changes["rate"] = recipe.rate.model_copy(update={"models": models})
-    return recipe.model_copy(update=changes)
+    recipe = recipe.model_copy(update=changes)
+    return recipe if frozen is None else recipe.with_rows_of(frozen)
 
 
 @contextmanager

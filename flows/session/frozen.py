@@ -35,19 +35,12 @@ def freeze_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
     store.create_bytes(layout.sums, sums_of({layout.recipe.removeprefix(f"{layout.root}/"): text}))
 
 
-def recipe_to_continue(store: Store, layout: RunLayout, recipe: Recipe) -> Recipe:
-    """Returns the recipe with which to start or continue a run.
-
-    `pack.row_tokens = "auto"` becomes the number with which the run began.
+def frozen_recipe(store: Store, layout: RunLayout) -> dict[str, Any] | None:
+    """Returns the frozen recipe of a run as JSON; None if the run has not begun.
 
     Raises:
         IntegrityError: The file under the run's name is not a recipe.
     """
-    frozen = _frozen(store, layout)
-    return recipe if frozen is None else recipe.with_rows_of(frozen)
-
-
-def _frozen(store: Store, layout: RunLayout) -> dict[str, Any] | None:
     try:
         return read_recipe(store, layout)
     except MissingKeyError:
@@ -60,7 +53,7 @@ def check_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
     Raises:
         IdentityMismatchError: The name is taken by a run of another recipe.
     """
-    frozen = _frozen(store, layout)
+    frozen = frozen_recipe(store, layout)
     if frozen is None:
         return
     recipe = recipe.with_rows_of(frozen)

@@ -26,8 +26,8 @@ from flows.config.recipe import Recipe
 from flows.config.recipes import load_profile, load_recipe, recipe_names, validate
 from flows.lookup.checkpoints import trained_sampling
 from flows.lookup.history import read_run
-from flows.opening import RunRequest, opened, with_fixed_models
-from flows.session.frozen import check_recipe, freeze_recipe, recipe_to_continue
+from flows.opening import RunRequest, as_begun, opened
+from flows.session.frozen import check_recipe, freeze_recipe, frozen_recipe
 from stages.evaluate import EvaluateConfig
 from stages.models.from_scratch import ScratchModel
 from stages.models.source import StoredModel
@@ -529,7 +529,7 @@ def test_a_run_goes_on_from_the_checkpoint_that_it_began_with(tmp_path: Path) ->
     recipe = load_recipe("answers_only", ["model={source='checkpoint', name='made'}", "warm_start=null", rated])
 
     def opened_with() -> Recipe:
-        return with_fixed_models(recipe_to_continue(store, layout, recipe), store, layout)
+        return as_begun(recipe, frozen_recipe(store, layout), store)
 
     begun = opened_with()
     assert begun.model == StoredModel(name="runs/made/iterations/0004/checkpoint")

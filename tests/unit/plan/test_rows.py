@@ -20,13 +20,13 @@ from flows.config.model_size import model_size
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_profile, load_recipe
 from flows.inputs.rows import settle_rows
-from flows.opening import RunRequest, opened
+from flows.opening import RunRequest, as_begun, opened
 from flows.plan.cluster import cluster
 from flows.plan.page import profile_text
 from flows.plan.plan import make_plan, memory_of
 from flows.plan.rows import bounds, largest, planned_rows, with_rows
 from flows.plan.workload import Lengths
-from flows.session.frozen import check_recipe, freeze_recipe, recipe_to_continue
+from flows.session.frozen import check_recipe, freeze_recipe, frozen_recipe
 from flows.session.session import Session
 from stages.environments.generate import TIERS, generate
 from stages.environments.logic_puzzles.answers import write_answer
@@ -268,7 +268,7 @@ def test_a_run_that_began_with_a_number_goes_on_with_it(tmp_path: Path) -> None:
     store, layout = Store.open(str(tmp_path)), RunLayout("mine")
     freeze_recipe(store, layout, load_recipe("fastcurl"))
     auto = load_recipe("fastcurl", [AUTO])
-    assert recipe_to_continue(store, layout, auto) == load_recipe("fastcurl")
+    assert as_begun(auto, frozen_recipe(store, layout), store) == load_recipe("fastcurl")
 
 
 def test_only_numbers_reach_a_batch() -> None:
