@@ -52,7 +52,7 @@ def first_pass_rates(session: Session, start: Ref[Checkpoint], puzzles: Ref[Puzz
             for model in recipe.rate.models
         }
         for checkpoint in checkpoints.values():
-            refuse_overlong(session, checkpoint, puzzles, "train")
+            refuse_overlong(session, checkpoint, puzzles)
         out = session.address(session.layout.pass_rates, PassRates)
         pass_rates = session.run(rate, recipe.rate, checkpoints, puzzles, split="train", out=out)
         for name, figures in Artifact.open(session.ctx.store, pass_rates).manifest.facts["rates"].items():

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from artifacts.errors import BadInputError, StoreError, TransientError
@@ -32,9 +32,8 @@ class S3Options:
 
     Attributes:
         endpoint_url: For example `http://127.0.0.1:9000`.
-        access_key, secret_key, session_token: Credentials.
+        access_key, secret_key: Credentials.
         region: Name of the region.
-        addressing: Place of the bucket in the URL; None for `path` unless the endpoint is AWS's own.
         connect_timeout_s: Longest time to open a connection.
         read_timeout_s: Longest time without data from the endpoint.
         open_retry_for_s: Time after which no new attempt to open a store starts.
@@ -47,9 +46,7 @@ class S3Options:
     endpoint_url: str | None = None
     access_key: str | None = field(default=None, repr=False)
     secret_key: str | None = field(default=None, repr=False)
-    session_token: str | None = field(default=None, repr=False)
     region: str | None = None
-    addressing: Literal["auto", "path", "virtual"] | None = None
     connect_timeout_s: float = 5.0
     read_timeout_s: float = 30.0
     open_retry_for_s: float = 2.0
@@ -316,12 +313,11 @@ def _connect(options: S3Options) -> Any:
     import s3fs
 
     endpoint = _endpoint(options)
-    addressing = options.addressing or ("path" if endpoint and "amazonaws.com" not in endpoint else "auto")
+    addressing = "path" if endpoint and "amazonaws.com" not in endpoint else "auto"
     filesystem: Any = s3fs.S3FileSystem(
         endpoint_url=endpoint,
         key=options.access_key,
         secret=options.secret_key,
-        token=options.session_token,
         client_kwargs={"region_name": options.region} if options.region else {},
         config_kwargs={
             "connect_timeout": options.connect_timeout_s,

@@ -76,5 +76,5 @@ def _teacher_of(
         return None
     teacher = fixed_checkpoint(session, config.teacher, "teach.teacher", puzzles)
     check_same_tokenizer(session.ctx.store, teacher, policy, "teach.teacher")
-    refuse_overlong(session, teacher, puzzles, "train")
+    refuse_overlong(session, teacher, puzzles)
     return teacher

@@ -80,14 +80,14 @@ def _dropped(session: Session, puzzles: Ref[Puzzles], lengths: Ref[PromptLengths
     return kept
 
 
-def refuse_overlong(stages: Stages, model: Ref[Checkpoint], puzzles: Ref[Puzzles], split: str) -> None:
-    """Checks that every prompt of a split leaves room for an answer of a model other than the policy.
+def refuse_overlong(stages: Stages, model: Ref[Checkpoint], puzzles: Ref[Puzzles]) -> None:
+    """Checks that every train prompt leaves room for an answer of a model other than the policy.
 
     Raises:
         BadInputError: A prompt leaves no room.
     """
     limit, prompts = _prompts(stages, counted(stages, model, puzzles))
-    _refuse(prompts.filter(pl.col("tokens") >= limit, pl.col("split") == split), limit, model, _OTHERS)
+    _refuse(prompts.filter(pl.col("tokens") >= limit, pl.col("split") == "train"), limit, model, _OTHERS)
 
 
 def _refuse(overlong: pl.DataFrame, limit: float, model: Ref[Checkpoint], remedy: str) -> None:

@@ -47,7 +47,7 @@ def _distilled(
                 else fixed_checkpoint(session, config.teacher, "distil.teacher", puzzles)
             )
             if number == 1 and model != student:
-                refuse_overlong(session, model, puzzles, "train")
+                refuse_overlong(session, model, puzzles)
             out = _at(session, number, "rollouts", Rollouts)
             source = session.run(sample, config.sample, model, puzzles, iteration=number, out=out)
         texts = session.run(

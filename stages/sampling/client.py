@@ -66,12 +66,7 @@ class SampledCompletion:
 
 @dataclass(frozen=True)
 class GroupSamples:
-    """All completions of one prompt, and the engine and weights that they come from.
-
-    Args:
-        started_s: Time of the request, seconds since the call began.
-        seconds: Duration of the request.
-    """
+    """All completions of one prompt, the engine and weights that they come from, and how long they took in seconds."""
 
     prompt_id: str
     prompt_token_ids: list[int]
@@ -79,7 +74,6 @@ class GroupSamples:
     weights_digest: str
     engine_version: str
     engine_seed: int
-    started_s: float
     seconds: float
 
 

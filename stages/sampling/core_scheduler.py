@@ -63,7 +63,7 @@ class _Kept:
 
 
 class _WholeRequests(Scheduler):
-    """What `_Synchronous` and `_Asynchronous` add to vLLM's schedulers."""
+    """For engines that schedule a step after the step before it, as those on CPUs do."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
@@ -155,15 +155,11 @@ class _WholeRequests(Scheduler):
         return IncrementalDetokenizer.from_new_request(tokenizer, described)
 
 
-class _Synchronous(_WholeRequests):
-    """For engines that schedule a step after the step before it, as those on CPUs do."""
-
-
-class _Asynchronous(_WholeRequests, AsyncScheduler):
+class _AsyncWholeRequests(_WholeRequests, AsyncScheduler):
     """For engines that schedule a step during the step before it."""
 
 
 def scheduler(vllm_config: Any, **keywords: Any) -> Scheduler:
     """Returns the scheduler of an engine core. Its name is the value of vLLM's argument `--scheduler-cls`."""
-    kind = _Asynchronous if vllm_config.scheduler_config.async_scheduling else _Synchronous
+    kind = _AsyncWholeRequests if vllm_config.scheduler_config.async_scheduling else _WholeRequests
     return kind(vllm_config=vllm_config, **keywords)

@@ -28,7 +28,7 @@ class EndpointError(Exception):
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"HTTP {status}: {message}")
-        self.status, self.message = status, message
+        self.status = status
 
 
 class UnixConnection(http.client.HTTPConnection):

@@ -41,7 +41,7 @@ class Engine:
     """
 
     def __init__(self, hardware: EngineHardware, workdir: Path) -> None:
-        self.hardware, self.workdir = hardware, workdir
+        self.hardware = hardware
         self.log_path = workdir / "engine.log"
         key, name = engine_key.external_key(hardware), hardware.api_key_env or ""
         self._external = [
@@ -172,7 +172,7 @@ class Engine:
                         else:
                             further, group = conversations.take(event)
                     except EngineLostError as error:
-                        call.put_back(event.prompt)
+                        call.put_first([event.prompt])
                         members.lose(event.member, str(error))
                         continue
                     call.put_first(further)

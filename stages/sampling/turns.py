@@ -243,7 +243,6 @@ class Conversations:
             source.weights_digest,
             source.version,
             self._seed,
-            started_s,
             last.started_s + last.seconds - started_s,
         )
 

@@ -58,7 +58,12 @@ class Member:
 
 @dataclass(frozen=True)
 class Answer:
-    """The completions of one request, as the engine sent them. Times are those of `GroupSamples`."""
+    """The completions of one request, as the engine sent them.
+
+    Attributes:
+        started_s: Time of the request, seconds since the call began.
+        seconds: Duration of the request.
+    """
 
     member: Member
     prompt: Prompt
@@ -88,7 +93,6 @@ class Answer:
             source.weights_digest,
             source.version,
             source.seed,
-            self.started_s,
             self.seconds,
         )
 
@@ -188,10 +192,6 @@ class Call:
                         connection.sock.shutdown(socket.SHUT_RDWR)
             self._changed.notify_all()
         member.window.close()
-
-    def put_back(self, prompt: Prompt) -> None:
-        """Puts a prompt with an unusable answer back to the front of the queue."""
-        self.put_first([prompt])
 
     def put_first(self, prompts: Sequence[Prompt]) -> None:
         """Puts prompts at the front of the queue, so that groups that have begun end early."""
