@@ -24,7 +24,7 @@ from artifacts.store.keys import (
     Unfinished,
     shown,
 )
-from artifacts.store.transfer import digest_of, write_hashed
+from artifacts.store.transfer import write_hashed
 
 CHUNK_BYTES = 4 << 20
 _FOLDER_ATTEMPTS = 20
@@ -164,8 +164,6 @@ class DirectoryBackend:
     def send(self, local: Path, key: str, progress: Progress) -> FileDigest:
         with self._failures(key, needed_bytes=local.stat().st_size):
             path = self._path(key)
-            if path.exists() and path.samefile(local):  # the caller wrote it in place, through local_path
-                return digest_of(self.chunks(key), progress)
             with self._temporary(path) as (temporary, stream):
                 with local.open("rb", buffering=0) as source:
                     digest = write_hashed(iter(lambda: source.read(CHUNK_BYTES), b""), stream, progress)

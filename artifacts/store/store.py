@@ -226,7 +226,7 @@ class Store:
         Raises:
             MissingKeyError: There is none.
         """
-        return digest_of(_up_to(self._backend.chunks(check_key(key)), most_bytes), _ignore)
+        return digest_of(_up_to(self._backend.chunks(check_key(key)), most_bytes))
 
     def upload(self, local: Path, key: str, progress: Progress | None = None) -> FileDigest:
         """Stores a file and returns the digest of the bytes that were sent.

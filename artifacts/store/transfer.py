@@ -39,13 +39,12 @@ def write_hashed(chunks: Iterable[bytes], stream: IO[bytes], progress: Progress)
     return FileDigest(sha256.hexdigest(), size_bytes)
 
 
-def digest_of(chunks: Iterable[bytes], progress: Progress) -> FileDigest:
-    """Returns the digest of all chunks together; `progress` is called with the size of each."""
+def digest_of(chunks: Iterable[bytes]) -> FileDigest:
+    """Returns the digest of all chunks together."""
     sha256, size_bytes = hashlib.sha256(), 0
     for chunk in chunks:
         sha256.update(chunk)
         size_bytes += len(chunk)
-        progress(len(chunk))
     return FileDigest(sha256.hexdigest(), size_bytes)
 
 

@@ -157,17 +157,6 @@ def test_folders_go_up_and_come_down(store: Store, tmp_path: Path) -> None:
         store.download_tree("ckpt", tmp_path / "again", digests)
 
 
-def test_a_file_written_in_place_needs_no_copy(tmp_path: Path) -> None:
-    store = Store.open(str(tmp_path / "store"))
-    place = store.local_path("run/ckpt/model")
-    assert place is not None and Store.open("memory://x").local_path("run/ckpt/model") is None
-    place.parent.mkdir(parents=True)
-    place.write_bytes(b"hello")
-    inode = place.stat().st_ino
-    assert store.upload_tree(place.parent, "run/ckpt") == {"model": HELLO}
-    assert place.stat().st_ino == inode
-
-
 def test_a_folder_that_another_thread_makes_meanwhile_has_not_vanished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
