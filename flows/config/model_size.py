@@ -12,7 +12,7 @@ from typing import Any
 from artifacts.errors import BadInputError
 from artifacts.local.input_files import read_regular
 from artifacts.store.location import local_folder
-from stages.models.from_scratch import ScratchModel
+from stages.models.from_scratch import ScratchModel, config_of
 from stages.models.merging.config import MergedModel
 from stages.models.shape import DecoderShape, describe, families, text_part
 from stages.models.source import (
@@ -135,7 +135,8 @@ def model_size(config: ModelConfig) -> ModelSize:
     """Returns the size of a recipe's model: from the recipe, from files on this machine, or from its name."""
     match config:
         case ScratchModel():
-            return _of_shape(_scratch_shape(config), f"with at most {config.vocabulary} tokens")
+            shape = shape_of_config(config_of(config, config.vocabulary))
+            return _of_shape(shape, f"with at most {config.vocabulary} tokens")
         case GgufPackageModel():
             return _packaged(config.package, config.file)
         case FolderModel():
@@ -211,20 +212,6 @@ def _published(name: str) -> ModelSize | None:
 
 def _of_shape(shape: LayerSizes, source: str) -> ModelSize:
     return ModelSize(shape.parameters, source, shape)
-
-
-def _scratch_shape(model: ScratchModel) -> LayerSizes:
-    return LayerSizes(
-        vocabulary=model.vocabulary,
-        hidden=model.hidden,
-        layers=model.layers,
-        queries=model.heads * model.head_dim,
-        keys=model.kv_heads * model.head_dim,
-        intermediate=model.intermediate,
-        tied=model.tied_embeddings,
-        head_dim=model.head_dim,
-        positions=model.max_positions,
-    )
 
 
 @cache  # reading the file's vocabulary takes 2.4 s

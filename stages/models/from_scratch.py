@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,6 +90,42 @@ def random_weights(model: ScratchModel, vocabulary: int) -> Iterator[tuple[str, 
         yield "lm_head.weight", _normal(random, (vocabulary, width), std)
 
 
+def config_of(model: ScratchModel, vocabulary: int, end_id: int | None = None) -> dict[str, Any]:
+    """Returns the content of the model's config.json.
+
+    Args:
+        model: Its shape.
+        vocabulary: Number of tokens.
+        end_id: The token that ends a turn; None if it is not known yet.
+    """
+    return {
+        "architectures": ["Qwen2ForCausalLM"],
+        "attention_dropout": 0.0,
+        "bos_token_id": None,
+        "dtype": "bfloat16",
+        "eos_token_id": end_id,
+        "head_dim": model.head_dim,
+        "hidden_act": "silu",
+        "hidden_size": model.hidden,
+        "initializer_range": model.init_std,
+        "intermediate_size": model.intermediate,
+        "max_position_embeddings": model.max_positions,
+        "max_window_layers": model.layers,
+        "model_type": "qwen2",
+        "num_attention_heads": model.heads,
+        "num_hidden_layers": model.layers,
+        "num_key_value_heads": model.kv_heads,
+        "pad_token_id": end_id,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": model.rope_theta,
+        "sliding_window": None,
+        "tie_word_embeddings": model.tied_embeddings,
+        "use_cache": True,
+        "use_sliding_window": False,
+        "vocab_size": vocabulary,
+    }
+
+
 def make_scratch(
     model: ScratchModel,
     texts: Sequence[str],
@@ -121,35 +157,7 @@ def make_scratch(
     end_id = tokenizer.token_to_id(END_OF_TURN)
     vocabulary = tokenizer.get_vocab_size(with_added_tokens=True)
     tokenizer.save(str(out_dir / "tokenizer.json"))
-    write_json(
-        out_dir / "config.json",
-        {
-            "architectures": ["Qwen2ForCausalLM"],
-            "attention_dropout": 0.0,
-            "bos_token_id": None,
-            "dtype": "bfloat16",
-            "eos_token_id": end_id,
-            "head_dim": model.head_dim,
-            "hidden_act": "silu",
-            "hidden_size": model.hidden,
-            "initializer_range": model.init_std,
-            "intermediate_size": model.intermediate,
-            "max_position_embeddings": model.max_positions,
-            "max_window_layers": model.layers,
-            "model_type": "qwen2",
-            "num_attention_heads": model.heads,
-            "num_hidden_layers": model.layers,
-            "num_key_value_heads": model.kv_heads,
-            "pad_token_id": end_id,
-            "rms_norm_eps": 1e-6,
-            "rope_theta": model.rope_theta,
-            "sliding_window": None,
-            "tie_word_embeddings": model.tied_embeddings,
-            "use_cache": True,
-            "use_sliding_window": False,
-            "vocab_size": vocabulary,
-        },
-    )
+    write_json(out_dir / "config.json", config_of(model, vocabulary, end_id))
     write_json(
         out_dir / "tokenizer_config.json",
         {
