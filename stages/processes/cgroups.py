@@ -5,27 +5,24 @@ from pathlib import Path
 from typing import Literal
 
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+"""The proc file system, and the root of the control groups: version 2, version 1, or both."""
 
 
-def control_groups(
-    controller: str, proc: Path = PROC, cgroups: Path = CGROUPS
-) -> Iterator[tuple[Path, Literal["v1", "v2"]]]:
+def control_groups(controller: str) -> Iterator[tuple[Path, Literal["v1", "v2"]]]:
     """Yields folder and version of each cgroup of this process, from its own group up to the root.
 
     Args:
         controller: `memory` or `cpu`, for instance.
-        proc: The proc file system.
-        cgroups: Root of the control groups.
 
     Raises:
-        OSError: There is no proc file system at `proc`.
+        OSError: There is no proc file system.
     """
-    for line in (proc / "self" / "cgroup").read_text().splitlines():
+    for line in (PROC / "self" / "cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):
-            root, version = cgroups / controller, "v1"
+            root, version = CGROUPS / controller, "v1"
         elif not controllers:
-            root, version = cgroups, "v2"
+            root, version = CGROUPS, "v2"
         else:
             continue
         group = root / path.lstrip("/")
@@ -33,10 +30,10 @@ def control_groups(
             yield folder, version
 
 
-def cpu_quota(proc: Path = PROC, cgroups: Path = CGROUPS) -> float | None:
+def cpu_quota() -> float | None:
     """Returns the CPU limit of this process's cgroups in cores, or None without a limit."""
     quotas: list[float] = []
-    for folder, version in control_groups("cpu", proc, cgroups):
+    for folder, version in control_groups("cpu"):
         try:
             if version == "v2":
                 quota, period = (folder / "cpu.max").read_text().split()

@@ -13,7 +13,7 @@ from typing import Literal
 
 import psutil
 
-from stages.processes.cgroups import CGROUPS, PROC, control_groups
+from stages.processes import cgroups
 
 _REFUSED = re.compile(
     r"can't allocate memory|Cannot allocate memory|not enough memory|out of memory|std::bad_alloc|MemoryError"
@@ -42,20 +42,16 @@ def kernel_kills() -> int:
     return int(counts.get("oom_kill", 0))
 
 
-def spare_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
+def spare_bytes() -> int:
     """Returns the memory that this process may still allocate, in bytes: the minimum over the machine and its cgroups.
 
     The page cache counts as spare, as it does in the kernel's `MemAvailable`. psutil does not read cgroup limits.
 
-    Args:
-        proc: The proc file system.
-        cgroups: Root of the control groups: version 2, version 1, or both.
-
     Raises:
-        OSError: There is no proc file system at `proc`.
+        OSError: There is no proc file system.
     """
-    spare = [_meminfo(proc, "MemAvailable")]
-    for folder, limit, version in _limited_groups(proc, cgroups):
+    spare = [_meminfo("MemAvailable")]
+    for folder, limit, version in _limited_groups():
         usage_file, prefix = ("memory.usage_in_bytes", "total_") if version == "v1" else ("memory.current", "")
         counts = dict(row.split() for row in (folder / "memory.stat").read_text().splitlines())
         page_cache = int(counts[f"{prefix}active_file"]) + int(counts[f"{prefix}inactive_file"])
@@ -63,29 +59,25 @@ def spare_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
     return max(0, min(spare))
 
 
-def limit_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
+def limit_bytes() -> int | None:
     """Returns the smallest memory limit of this process's cgroups, in bytes; None unless it is below the machine's.
 
-    Args:
-        proc: The proc file system.
-        cgroups: Root of the control groups.
-
     Raises:
-        OSError: There is no proc file system at `proc`.
+        OSError: There is no proc file system.
     """
-    smallest = min((limit for _, limit, _ in _limited_groups(proc, cgroups)), default=None)
-    return smallest if smallest is not None and smallest < _meminfo(proc, "MemTotal") else None
+    smallest = min((limit for _, limit, _ in _limited_groups()), default=None)
+    return smallest if smallest is not None and smallest < _meminfo("MemTotal") else None
 
 
-def _meminfo(proc: Path, name: str) -> int:
+def _meminfo(name: str) -> int:
     """Returns a value of the machine's meminfo, in bytes."""
-    machine = dict(line.split(":") for line in (proc / "meminfo").read_text().splitlines())
+    machine = dict(line.split(":") for line in (cgroups.PROC / "meminfo").read_text().splitlines())
     return int(machine[name].split()[0]) * 1024
 
 
-def _limited_groups(proc: Path, cgroups: Path) -> Iterator[tuple[Path, int, Literal["v1", "v2"]]]:
+def _limited_groups() -> Iterator[tuple[Path, int, Literal["v1", "v2"]]]:
     """Yields the folder, the limit in bytes and the version of each cgroup of this process that has a memory limit."""
-    for folder, version in control_groups("memory", proc, cgroups):
+    for folder, version in cgroups.control_groups("memory"):
         file = folder / ("memory.limit_in_bytes" if version == "v1" else "memory.max")
         if file.exists() and (limit := file.read_text().strip()) != "max":
             yield folder, int(limit), version

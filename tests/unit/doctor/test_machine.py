@@ -19,6 +19,7 @@ from flows.doctor.checks import (
 from flows.doctor.facts import SpeedFacts
 from flows.doctor.hardware import Hardware, device_of, load_hardware
 from stages.hardware.compute_type import Choice
+from stages.processes import cgroups
 from stages.processes.cgroups import cpu_quota
 from stages.processes.memory import limit_bytes
 from stages.sampling.config import EngineHardware
@@ -56,7 +57,12 @@ def test_memory_and_its_limits() -> None:
     ],
 )  # fmt: skip
 def test_limits_are_those_of_the_control_groups(
-    membership: str, files: Mapping[str, str], memory: int | None, quota: float | None, tmp_path: Path
+    membership: str,
+    files: Mapping[str, str],
+    memory: int | None,
+    quota: float | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "proc" / "self").mkdir(parents=True)
     (tmp_path / "proc" / "self" / "cgroup").write_text(membership)
@@ -65,9 +71,9 @@ def test_limits_are_those_of_the_control_groups(
         path = tmp_path / "groups" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{text}\n")
-    places = tmp_path / "proc", tmp_path / "groups"
-    assert limit_bytes(*places) == memory
-    assert cpu_quota(*places) == quota
+    monkeypatch.setattr(cgroups, "PROC", tmp_path / "proc")
+    monkeypatch.setattr(cgroups, "CGROUPS", tmp_path / "groups")
+    assert (limit_bytes(), cpu_quota()) == (memory, quota)
 
 
 def test_gpus() -> None:

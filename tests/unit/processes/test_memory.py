@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from stages.processes import cgroups
 from stages.processes.memory import kernel_kills, refused_allocation, spare_bytes
 from stages.training.worker_group.group import memory_remedy
 from stages.training.worker_group.hardware import TrainHardware
+
+Group = tuple[str, int, int]
 
 
 @pytest.mark.parametrize(
@@ -44,8 +47,8 @@ def test_the_remedy_names_fields_that_are_not_set_yet() -> None:
     assert "trainer.activation_checkpointing or trainer.cpu_offload" in two
 
 
-def _kernel(folder: Path, membership: str, groups: dict[str, tuple[str, int, int]]) -> tuple[Path, Path]:
-    """A /proc of a machine with 8 GiB available, and cgroups: limit, use, and what of it is files, in MiB."""
+def _show_kernel(patched: pytest.MonkeyPatch, folder: Path, membership: str, groups: dict[str, Group]) -> None:
+    """Shows a /proc of a machine with 8 GiB available, and cgroups: limit, use, and what of it is files, in MiB."""
     (folder / "proc" / "self").mkdir(parents=True)
     (folder / "proc" / "meminfo").write_text("MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\n")
     (folder / "proc" / "self" / "cgroup").write_text(membership)
@@ -57,7 +60,8 @@ def _kernel(folder: Path, membership: str, groups: dict[str, tuple[str, int, int
         (group / ("memory.usage_in_bytes" if first else "memory.current")).write_text(f"{used << 20}\n")
         kind = "total_" if first else ""
         (group / "memory.stat").write_text(f"{kind}active_file {files << 19}\n{kind}inactive_file {files << 19}\n")
-    return folder / "proc", folder / "cgroup"
+    patched.setattr(cgroups, "PROC", folder / "proc")
+    patched.setattr(cgroups, "CGROUPS", folder / "cgroup")
 
 
 @pytest.mark.parametrize(
@@ -73,9 +77,10 @@ def _kernel(folder: Path, membership: str, groups: dict[str, tuple[str, int, int
     ],
 )
 def test_what_is_spare_is_what_machine_and_cgroups_leave(
-    membership: str, groups: dict[str, tuple[str, int, int]], mib: int, tmp_path: Path
+    membership: str, groups: dict[str, Group], mib: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert spare_bytes(*_kernel(tmp_path, membership, groups)) == mib << 20
+    _show_kernel(monkeypatch, tmp_path, membership, groups)
+    assert spare_bytes() == mib << 20
 
 
 @pytest.mark.parametrize(("sharers", "kept"), [(1, True), (10**6, False)])
