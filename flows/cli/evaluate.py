@@ -139,9 +139,9 @@ def benchmark(
 
 def _check_puzzles(puzzles: str | None, suite: str | None) -> None:
     """Checks that either puzzles or an existing suite is named."""
-    from flows.config.suites import load_suite, required_suite
+    from flows.config.suites import load_suite
 
     if puzzles is None:
-        load_suite(required_suite(suite))
+        load_suite(suite)
     elif suite is not None:
         raise BadInputError("--suite", "given with --puzzles", "one of them", "drop one")

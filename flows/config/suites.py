@@ -32,26 +32,20 @@ def suite_names() -> list[str]:
     return settings_names("suites")
 
 
-def load_suite(name: str) -> Suite:
+def load_suite(name: str | None) -> Suite:
     """Loads a suite by name or by path of a TOML file.
 
+    Args:
+        name: The suite; None if the user names neither puzzles nor a suite.
+
     Raises:
-        BadInputError: No such suite, broken TOML, an unknown key, no such file beside the suite, or a package of an
-            environment is not installed.
+        BadInputError: No suite is named, or there is no such suite; broken TOML, an unknown key, no such file beside
+            the suite, or a package of an environment is not installed.
     """
+    if name is None:
+        raise BadInputError("--puzzles", "missing", "--puzzles, or --suite", f"suites: {', '.join(suite_names())}")
     suite = load_settings(Suite, "suites", name, ())
     return suite.model_copy(update={"puzzles": located_beside(name, suite.puzzles)})
-
-
-def required_suite(suite: str | None) -> str:
-    """Returns the name of the suite; call it if the user names no puzzles.
-
-    Raises:
-        BadInputError: The user names no suite either.
-    """
-    if suite is None:
-        raise BadInputError("--puzzles", "missing", "--puzzles, or --suite", f"suites: {', '.join(suite_names())}")
-    return suite
 
 
 def suite_key(suite: str) -> str:

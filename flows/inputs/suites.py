@@ -2,7 +2,7 @@
 
 from artifacts.errors import BadInputError
 from artifacts.refs import Puzzles, Ref
-from flows.config.suites import load_suite, required_suite
+from flows.config.suites import load_suite
 from flows.inputs.puzzle_sets import named_puzzles, publish_set
 from flows.session.calls import Stages
 from stages.answer import chosen_puzzles
@@ -32,7 +32,7 @@ def measured_puzzles(
     if puzzles is not None:
         chosen, split = named_puzzles(puzzles, stages)
     else:
-        requested = load_suite(required_suite(suite)).puzzles
+        requested = load_suite(suite).puzzles
         count = config.puzzles if "puzzles" in config.model_fields_set else requested.test
         chosen, split, config = publish_set(stages, requested), "test", config.model_copy(update={"puzzles": count})
     table = chosen_puzzles(stages.ctx.store, chosen, split, config.puzzles)
