@@ -5,12 +5,15 @@ from __future__ import annotations
 import hmac
 import os
 import re
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from artifacts.errors import BadInputError
 from stages.sampling.config import EngineHardware
 from stages.sampling.endpoint import Endpoint
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 KEY_VARIABLE = "VLLM_API_KEY"
 """Environment variable with the server's key. vLLM's own check, which covers only some paths, reads it too."""
@@ -19,11 +22,6 @@ OPEN_PATH = "/health"
 REFUSED = (401, 403)
 """HTTP statuses with which a server refuses a key."""
 _HEADER_SAFE = re.compile(r"[!-~]+")
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def check(hardware: EngineHardware) -> None:
@@ -99,7 +97,7 @@ class DemandKey:
         BadInputError: The environment has no usable key.
     """
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         key = _key_of(os.environ, KEY_VARIABLE, "engine server", "the key that every request must carry")
         self._app, self._expected = app, f"Bearer {key}".encode()
 

@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import numpy as np
 import orjson
+from starlette.types import ASGIApp, Receive, Scope, Send
 from vllm.exceptions import VLLMClientError
 from vllm.inputs import tokens_input
 from vllm.lora.request import LoRARequest
@@ -24,7 +25,6 @@ from vllm.sampling_params import RequestOutputKind, SamplingParams
 from stages.sampling.completions import ADAPTER_PATH, EARLY_STOP, GENERATE_PATH, Completion, Completions, to_bytes
 from stages.sampling.core_scheduler import WHOLE
 from stages.sampling.counts import COUNTS_PATH, COUNTS_VARIABLE, Counts
-from stages.sampling.engine_key import App, Receive, Scope, Send
 
 _NEW_WEIGHTS_PATH = "/update_weight_version"
 
@@ -51,7 +51,7 @@ class GenerateRoute:
         app: The application that answers the other paths.
     """
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self._loads = 0
         self._adapters = 0

@@ -7,14 +7,10 @@ CORS only hides replies from a page; the server would still act on its requests.
 import ipaddress
 import re
 import socket
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 ORIGINS_VARIABLES = ("PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS", "PREFECT_SERVER_CORS_ALLOWED_ORIGINS")
 """Variables of Prefect's two settings of allowed origins; the first one takes precedence."""
@@ -89,7 +85,7 @@ class OwnPagesOnly:
         names: The host names and origins that it accepts.
     """
 
-    def __init__(self, application: Application, names: OwnNames) -> None:
+    def __init__(self, application: ASGIApp, names: OwnNames) -> None:
         self._application, self._names = application, names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -137,7 +133,7 @@ def _header(scope: Scope, name: bytes) -> list[str]:
 def _unframed(send: Send) -> Send:
     """Returns a `send` that adds a header that keeps pages of other origins from framing the response."""
 
-    async def send_with_header(message: MutableMapping[str, Any]) -> None:
+    async def send_with_header(message: Message) -> None:
         if message["type"] == "http.response.start":
             message["headers"] = [*message.get("headers", ()), (b"x-frame-options", b"SAMEORIGIN")]
         await send(message)
