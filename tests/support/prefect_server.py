@@ -17,8 +17,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.settings.legacy import Setting
 
 from flows.orchestration.server.api_access import auth_headers
-from flows.orchestration.server.listening import HOST
-from flows.orchestration.server.local_server import database_lock, start_server, stop_process, wait_until_healthy
+from flows.orchestration.server.local_server import HOST, database_lock, start_server, stop_process, wait_until_healthy
 from tests.support.servers import free_port
 
 _START_TIMEOUT_S = 400.0

@@ -5,6 +5,7 @@ beside Prefect's database lists the started processes by id and start time, beca
 """
 
 import fcntl
+import ipaddress
 import json
 import os
 import secrets
@@ -31,10 +32,11 @@ from flows.orchestration.server.api_access import (
     read_auth_string,
     write_private,
 )
-from flows.orchestration.server.listening import HOST, ListenAddress
 from stages.processes import guard
 from stages.processes.process_pool import start_ticks
 
+HOST = "127.0.0.1"
+"""Where a server listens by default; only programs of this machine can reach it."""
 START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 60.0
 _UI_API_URL_VARIABLE = "PREFECT_SERVER_UI_API_URL"
@@ -250,12 +252,13 @@ def start_server(
         BadInputError: The port is in use; the host is not an address of this machine; or other machines can reach it
             and there is no auth string.
     """
-    listen_address = ListenAddress.of(host)
-    if not listen_address.loopback and auth is None:
+    address, family = _address_of(host)
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if not ip.is_loopback and auth is None:
         risk = "other machines can reach it and could run programs here"
         raise BadInputError(f"--host {host}", risk, f"{HOST}, or a password", "add --auth")
     try:
-        listener = socket.create_server((listen_address.address, port), family=listen_address.family)
+        listener = socket.create_server((address, port), family=family)
     except OSError as error:
         raise BadInputError(
             f"--port {port}" if host == HOST else f"--host {host} --port {port}",
@@ -266,12 +269,28 @@ def start_server(
     with listener:
         script = str(Path(__file__).with_name("server_process.py"))
         command = [sys.executable, "-P", script, str(listener.fileno()), host]
-        url = f"http://{listen_address.url_host}:{listener.getsockname()[1]}/api"
+        named = HOST if ip.is_unspecified else f"[{host}]" if ":" in host else host
+        url = f"http://{named}:{listener.getsockname()[1]}/api"
         environment = {_UI_API_URL_VARIABLE: "/api", **environment}  # by default pages send requests to port 4200
         if auth:
             environment[SERVER_VARIABLE] = auth
         started = start_guarded(command, home / "server.log", environment, keep=(listener.fileno(), lock))
         return url, started
+
+
+def _address_of(host: str) -> tuple[str, socket.AddressFamily]:
+    """Returns the IP address of a host name, and its family.
+
+    Raises:
+        BadInputError: The name has no address.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        raise BadInputError(
+            f"--host {host}", "not a known host", "a name or an address of this machine", HOST
+        ) from error
+    return str(address[0]), family
 
 
 def start_worker(home: Path, pool: str, environment: Mapping[str, str], lock: int) -> StartedWorker:

@@ -18,8 +18,7 @@ from flows.orchestration.server.api_access import (
     wait_for_external_server,
     write_private,
 )
-from flows.orchestration.server.listening import HOST
-from flows.orchestration.server.local_server import InstallationRecord, database_lock, start_server, stop_process
+from flows.orchestration.server.local_server import HOST, InstallationRecord, database_lock, start_server, stop_process
 
 PORT = 4200
 
