@@ -332,13 +332,11 @@ def _remedy(scheme: str) -> str:
 
 def _in_parallel(backend: Backend, action: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> list[ResultT]:
     with ThreadPoolExecutor(backend.parallel_transfers, thread_name_prefix="store-files") as pool:
-        futures = [pool.submit(action, item) for item in items]
         try:
-            return [future.result() for future in futures]
+            return list(pool.map(action, items))
         except BaseException as error:
             if not isinstance(error, Exception):
                 backend.abandon()  # after a signal, do not wait until whole files are transferred
-            pool.shutdown(wait=True, cancel_futures=True)
             raise
 
 

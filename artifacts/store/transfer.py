@@ -63,11 +63,10 @@ def digests_of_files(paths: Sequence[Path], *, flush: bool = False) -> list[File
         ThreadPoolExecutor(threads, thread_name_prefix="hash-files") as hashing,
         ThreadPoolExecutor(threads, thread_name_prefix="flush-files") as flushing,
     ):
-        digests = [hashing.submit(_digest_of_file, path) for path in paths]
-        flushes = [flushing.submit(_flush, path) for path in paths] if flush else []
-        for flushed in flushes:
-            flushed.result()
-        return [digest.result() for digest in digests]
+        digests = hashing.map(_digest_of_file, paths)
+        if flush:
+            list(flushing.map(_flush, paths))
+        return list(digests)
 
 
 def _digest_of_file(path: Path) -> FileDigest:

@@ -88,13 +88,12 @@ class LimitedCalls:
         """
         if len(calls) <= 1 or self._workers == 1:
             return [self.call(*arguments) for arguments in calls]
+
+        def outcome(arguments: tuple[Any, ...]) -> CallResult:
+            return self.call(*arguments)
+
         with ThreadPoolExecutor(min(self._workers, len(calls)), "limited-calls") as threads:
-            futures = [threads.submit(self.call, *arguments) for arguments in calls]
-            try:
-                return [future.result() for future in futures]
-            finally:
-                for future in futures:
-                    future.cancel()
+            return list(threads.map(outcome, calls))
 
     def call(self, *arguments: Any) -> CallResult:
         """Calls the function once.

@@ -8,6 +8,8 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import chain
 from multiprocessing import connection, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.forkserver import ensure_running
@@ -92,12 +94,7 @@ class Pool:
             DeerstalkerError: The pool was killed.
         """
         chunks = [items[start : start + chunksize] for start in range(0, len(items), chunksize)]
-        futures = [self._threads.submit(self._run, work, chunk) for chunk in chunks]
-        try:
-            return [result for future in futures for result in future.result()]
-        finally:
-            for future in futures:
-                future.cancel()
+        return list(chain.from_iterable(self._threads.map(partial(self._run, work), chunks)))
 
     def close(self) -> None:
         """Ends the processes; the next use starts new ones."""
