@@ -126,14 +126,15 @@ def backfill(request: BackfillRequest) -> Backfilled:
     chosen = [item for record in records.values() for item in requested_checkpoints(record, request)]
     trained = {run: record.typed_recipe().longest_sampling for run, record in records.items()}
     profile = fitting_profile(request.profile)
-    with open_contexts(store, profile, min(request.at_once, max(1, len(chosen)))) as pool:
-        puzzles, split, config = measured_puzzles(request.puzzles, request.suite, request.config, pool.first)
-        pool.first.live.opened(f"suite {suite}: {len(chosen)} checkpoints on {request.puzzles or puzzles.key}")
+    with open_side_by_side(store, profile, min(request.at_once, max(1, len(chosen)))) as pool:
+        first = pool[0]
+        puzzles, split, config = measured_puzzles(request.puzzles, request.suite, request.config, first)
+        first.live.opened(f"suite {suite}: {len(chosen)} checkpoints on {request.puzzles or puzzles.key}")
         request = request.model_copy(update={"suite": suite})
         configs = {run: evaluated_as_trained(config, sampling) for run, sampling in trained.items()}
         for run, sampling in trained.items():
             for line in cut_below_training(configs[run].sampled, sampling, f"{run}: sampled"):
-                pool.first.live.line(line)
+                first.live.line(line)
         available = [item for item in chosen if not item.pruned or _published(store, suite, item)]
         evaluated = _evaluated(request, configs, available, puzzles, split, store, pool)
         outcomes = dict(zip(available, evaluated, strict=True))
@@ -181,42 +182,12 @@ def requested_checkpoints(record: RunRecord, request: BackfillRequest) -> list[R
     return [item for number, item in trained.items() if number % every == 0 or number == max(trained)]
 
 
-class ContextPool:
-    """Stage contexts for parallel evaluations, each with its own engine."""
-
-    def __init__(self, contexts: Sequence[Stages]) -> None:
-        self.first, self._all = contexts[0], [stages.ctx for stages in contexts]
-        self._free: SimpleQueue[StageContext] = SimpleQueue()
-        for ctx in self._all:
-            self._free.put(ctx)
-
-    @property
-    def width(self) -> int:
-        """Number of contexts."""
-        return len(self._all)
-
-    @contextmanager
-    def one(self) -> Generator[StageContext]:
-        """Waits for a free context and yields it."""
-        ctx = self._free.get()
-        try:
-            yield ctx
-        finally:
-            self._free.put(ctx)
-
-    def abandon(self) -> None:
-        """Ends all evaluations that run or wait for a GPU; they fail."""
-        self.first.permit.close()  # all contexts share it
-        for ctx in self._all:
-            ctx.abandon()
-
-
 @contextmanager
-def open_contexts(store: Store, profile: Profile, width: int) -> Generator[ContextPool]:
-    """Opens up to `width` contexts, whose engines are those of `divided`, and closes them at the end."""
+def open_side_by_side(store: Store, profile: Profile, width: int) -> Generator[list[Stages]]:
+    """Opens up to `width` contexts of stages, whose engines are those of `divided`, and closes them at the end."""
     profiles = [profile.model_copy(update={"engine": engine}) for engine in divided(profile.engine, width)]
     with ExitStack() as stack:
-        yield ContextPool([stack.enter_context(opened_stages(store, each)) for each in profiles])
+        yield [stack.enter_context(opened_stages(store, each)) for each in profiles]
 
 
 def divided(engine: EngineHardware, width: int) -> list[EngineHardware]:
@@ -251,28 +222,40 @@ def _evaluated(
     puzzles: Ref[Puzzles],
     split: str,
     store: Store,
-    pool: ContextPool,
+    pool: Sequence[Stages],
 ) -> Iterator[Ref[Report] | Exception]:
+    """Yields the report of each checkpoint, or the error of its evaluation; the stages of `pool` work in parallel."""
+    first, free = pool[0], SimpleQueue[StageContext]()
+    for stages in pool:
+        free.put(stages.ctx)
+
     def evaluate_one(item: RunCheckpoint) -> Ref[Report]:
         out = _report_address(store, request.suite, item)
-        with pool.one() as ctx:
+        ctx = free.get()
+        try:
             report = evaluate(ctx, configs[item.run], item.checkpoint, puzzles, split=split, out=out)
             ctx.remove_old_copies()
             return report
+        finally:
+            free.put(ctx)
+
+    def abandon() -> None:
+        first.permit.close()  # all of them share it
+        for stages in pool:
+            stages.ctx.abandon()
 
     evaluate_one.__name__, evaluate_one.__doc__ = evaluate.__name__, evaluate.__doc__
-    live = pool.first.live
     results = map_some_at_once(
         evaluate_one,
         available,
         run_name=f"evaluate-{request.suite}-{{item}}",
-        ctx=pool.first.ctx,
-        at_once=pool.width,
-        abandon=pool.abandon,
+        ctx=first.ctx,
+        at_once=len(pool),
+        abandon=abandon,
     )
     for number, (item, result) in enumerate(zip(available, results, strict=True), 1):
         outcome = ("cached" if result.reused else "evaluated") if isinstance(result, Ref) else f"failed: {result}"
-        live.line(f"{number} of {len(available)}: {item} {outcome}")
+        first.live.line(f"{number} of {len(available)}: {item} {outcome}")
         yield result
 
 
