@@ -242,7 +242,7 @@ class _Work:
         weights = fetched(stages, model.checkpoint, self._puzzles) if isinstance(model, CheckpointModel) else None
         service = None
         if isinstance(model, ApiModel):
-            service = Service(model.name, model.access(), model.price, self._budget)
+            service = Service(model.name, model, model.price, self._budget)
         key = answers_key(name, identity_of(config, self._puzzles, weights, self._split))
         out = stages.address(key, Answers, label=name)
         return stages.run(answer, config, self._puzzles, weights, split=self._split, service=service, out=out)
@@ -263,7 +263,7 @@ class _Work:
 
 
 async def _check_api(model: ApiModel) -> None:
-    async with ApiClient(model.asked(), model.access(), f"model {model.name!r}") as client:
+    async with ApiClient(model.asked(), model, f"model {model.name!r}") as client:
         await client.check()
 
 

@@ -22,5 +22,5 @@ def check_judge(recipe: Recipe) -> None:
 async def _check(judge: JudgeConfig) -> None:
     from stages.answering.client import ApiClient  # slow to load, and few recipes have a judge
 
-    async with ApiClient(judge.asked, judge.access, WHERE) as client:
+    async with ApiClient(judge.asked, judge, WHERE) as client:
         await client.check()

@@ -47,10 +47,6 @@ class ApiModel(ApiRequest, Access):
         """Returns the settings that are part of the identity of its answers."""
         return AskedApi(**{name: getattr(self, name) for name in ApiRequest.model_fields})
 
-    def access(self) -> Access:
-        """Returns the settings of the access to its API."""
-        return Access(**{name: getattr(self, name) for name in Access.model_fields})
-
 
 class CheckpointModel(Config):
     """A checkpoint, which Deerstalker's own engine samples from."""

@@ -87,11 +87,6 @@ class JudgeConfig(ApiRequest, Access):
         """What a request sends besides the prompt."""
         return ApiRequest(**{name: getattr(self, name) for name in ApiRequest.model_fields})
 
-    @property
-    def access(self) -> Access:
-        """The way to the API."""
-        return Access(**{name: getattr(self, name) for name in Access.model_fields})
-
     def identity(self) -> dict[str, Any]:
         """Returns what rewards depend on; key, speed, retries and prices are not part of it."""
         return {
@@ -206,7 +201,7 @@ def verdicts(
         on_answer(bought, len(missing))
 
     if missing:
-        service = Service(WHERE, config.access, config.price, budget, f"{WHERE}.max_cost")
+        service = Service(WHERE, config, config.price, budget, f"{WHERE}.max_cost")
         known_good = not stored.filter(pl.col("outcome") != "failed").is_empty()
         buy(missing, config.asked, service, attempt, count, known_good=known_good)
         _, stored = stored_answers(store, config.asked, rollouts)

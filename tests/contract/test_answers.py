@@ -205,7 +205,7 @@ def test_a_budget_stops_before_it_is_passed_and_the_same_command_goes_on(place: 
 def test_an_address_is_checked_before_anything_is_bought(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     async def checked(**changes: Any) -> None:
         model = place.model(**changes)
-        async with ApiClient(model.asked(), model.access(), "model 'small'") as client:
+        async with ApiClient(model.asked(), model, "model 'small'") as client:
             await client.check()
 
     asyncio.run(checked())

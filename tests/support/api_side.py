@@ -82,7 +82,7 @@ def ask(
     """Asks a model the test split and returns its figures."""
     config = AnswerConfig(puzzles=count, samples=samples, asked=model.asked())
     out = ArtifactAddress(ctx.store, answers_key("model", identity_of(config, puzzles, None, "test")), Answers)
-    served = Service(model.name, model.access(), model.price, service.get("budget", Budget()))
+    served = Service(model.name, model, model.price, service.get("budget", Budget()))
     answers = answer(ctx, config, puzzles, split="test", service=served, out=out)
     return measured(
         Artifact.open(ctx.store, answers).read_table(ANSWERS_FILE, ANSWERS),
