@@ -23,6 +23,7 @@ from flows.inputs.credit import CreditModels, assign_credit, first_credit_models
 from flows.inputs.models import fetched_source
 from flows.inputs.prompts import fitting_puzzles
 from flows.inputs.puzzle_sets import publish_set_of_run
+from flows.inputs.rows import settle_rows
 from flows.inputs.teachers import trained_on_texts
 from flows.session.session import Session
 from stages.evaluate import evaluate
@@ -172,7 +173,7 @@ def first_position(
     if session.ctx.starts_early:
         session.ctx.start_engine_early(session.ctx.local_folder(weights), weights.digest)
     puzzles, prompts = fitting_puzzles(session, weights, puzzles)
-    session.settle_rows(session, weights, puzzles, prompts)
+    settle_rows(session, weights, puzzles, prompts)
     weights = trained_on_texts(session, weights, puzzles)
     credit_models = first_credit_models(session, weights, puzzles)
     report = session.run(evaluate, recipe.evaluate, weights, puzzles, split="val", out=session.at(0, "report", Report))

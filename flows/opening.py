@@ -24,7 +24,6 @@ from flows.config.compute_types import compute_types
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_profile, load_recipe
 from flows.inputs.models import hidden_size_of
-from flows.inputs.rows import settle_rows
 from flows.lookup.checkpoints import with_fixed_names
 from flows.lookup.history import last_iteration
 from flows.lookup.stages import MEASURING, REFRESHABLE, STOPPABLE
@@ -221,7 +220,6 @@ def opened_run(
             shown=ShownRun(layout, store, tracker, ctx.log, profile.store_link),
             stop_after=stop_after,
             before_writing=before_writing,
-            settle_rows=settle_rows,
             published=min(last_iteration(store, layout), last),
         )
 

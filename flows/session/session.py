@@ -1,7 +1,7 @@
 """A run in progress."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -11,7 +11,7 @@ from artifacts.address import ArtifactAddress
 from artifacts.layout import RunLayout
 from artifacts.reading import is_published
 from artifacts.refresh import Refresh, Refreshes
-from artifacts.refs import Checkpoint, K, Puzzles, Ref
+from artifacts.refs import K
 from flows.config.recipe import Recipe
 from flows.lookup.history import read_iteration
 from flows.orchestration.gpu_permit import GpuPermit
@@ -20,8 +20,6 @@ from flows.session.views import ProgressView, RunPages
 from flows.upkeep.removal import OldStates
 from stages.context import StageContext
 
-SettleRows = Callable[["Session", Ref[Checkpoint], Ref[Puzzles], Sequence[int]], None]
-"""Decides the row sizes of a run's recipe, from the model, the puzzles and the tokens of their train prompts."""
 _NEVER = datetime.min.replace(tzinfo=UTC)
 """A time before that of every artifact."""
 SHOWN_AGAIN = 10
@@ -48,7 +46,6 @@ class Session(Stages):
         live: The display of the flow's progress.
         permit: The permit to use a GPU, if the profile names a limit.
         stop_after: `stage@iteration` after which `LastStageDone` is raised; None runs to the end.
-        settle_rows: Called before `before_writing` (see `flows.inputs.rows`).
         published: The last iteration that has published an artifact; -1 if none has.
     """
 
@@ -64,14 +61,12 @@ class Session(Stages):
         shown: RunPages,
         stop_after: str | None = None,
         before_writing: Callable[[], None] = lambda: None,
-        settle_rows: SettleRows = lambda session, weights, puzzles, prompts: None,
         published: int = -1,
     ) -> None:
         super().__init__(ctx, live, permit)
         self.recipe, self.layout, self.refresh = recipe, layout, refresh
         self._has_phases = bool(recipe.phases)
         self.before_writing = before_writing
-        self.settle_rows = settle_rows
         self._looked_up, self._shows = published - SHOWN_AGAIN, published <= SHOWN_AGAIN
         if stop_after is not None:
             name, _, number = stop_after.partition("@")
