@@ -1,7 +1,7 @@
 """Kinds of artifacts, and refs, each of which names one artifact in a store."""
 
-from dataclasses import asdict, dataclass, field
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 
 class Kind:
@@ -95,8 +95,6 @@ class Ref(Generic[K]):
     digest: str
     reused: bool = field(default=False, compare=False)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, str]:
         """Returns the ref as plain JSON, without `reused`."""
-        plain = asdict(self)
-        del plain["reused"]
-        return plain
+        return {"kind": self.kind, "key": self.key, "digest": self.digest}

@@ -3,6 +3,7 @@
 Missing objects are created and existing ones are updated, so `install` may be called any number of times.
 """
 
+from contextlib import suppress
 from datetime import timedelta
 from importlib.resources import files
 from typing import Any
@@ -83,10 +84,8 @@ def install(installation: Installation) -> list[str]:
 def make_pool(client: SyncPrefectClient, name: str) -> None:
     """Creates a process work pool; an existing pool of that name, of any type, stays as it is."""
     template = ProcessWorker.get_default_base_job_template()
-    try:
+    with suppress(ObjectAlreadyExists):
         client.create_work_pool(WorkPoolCreate(name=name, type="process", base_job_template=template))
-    except ObjectAlreadyExists:
-        return
 
 
 def make_slots(client: SyncPrefectClient, slots: int | None) -> None:
