@@ -54,7 +54,7 @@ class Scratch:
     def remove(self) -> None:
         """Removes the folder; a second call does nothing."""
         shutil.rmtree(self.path, ignore_errors=True)
-        self._release()
+        self.leave()
 
     def remove_all_but_logs(self) -> None:
         """Removes all files but logs, which a sweep removes after a week. Without logs the folder is removed now."""
@@ -70,13 +70,10 @@ class Scratch:
             path.unlink(missing_ok=True)
         os.pwrite(self.lock, _LOGS_KEPT, 0)
         os.ftruncate(self.lock, len(_LOGS_KEPT))
-        self._release()
+        self.leave()
 
     def leave(self) -> None:
-        """Releases the lock and keeps the folder, for a `GuardedProcess` that inherited the lock and removes it."""
-        self._release()
-
-    def _release(self) -> None:
+        """Releases the lock and leaves the folder as it is, for instance to a `GuardedProcess` that removes it."""
         lock, self.lock = self.lock, -1
         if lock >= 0:
             os.close(lock)
