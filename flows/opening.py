@@ -287,14 +287,10 @@ def opened_stages(
     def say_once() -> None:
         say_who_computes_here(scratch.path, flow_run.name, store, profile, live.line)
 
-    def use_gpu(permit: GpuPermit) -> None:
-        permit.take()
-        say_once()
-
-    def gpu_free(permit: GpuPermit) -> bool:
-        if free := permit.take_if_free():
+    def use_gpu(permit: GpuPermit, *, waits: bool) -> bool:
+        if taken := permit.take(waits=waits):
             say_once()
-        return free
+        return taken
 
     try:
         with (
@@ -305,8 +301,8 @@ def opened_stages(
                 profile,
                 live.progress,
                 log,
-                use_gpu=partial(use_gpu, permit),
-                gpu_free=partial(gpu_free, permit),
+                use_gpu=partial(use_gpu, permit, waits=True),
+                gpu_free=partial(use_gpu, permit, waits=False),
             ) as ctx,
         ):
             permit.enders.append(ctx.close)

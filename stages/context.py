@@ -133,7 +133,7 @@ class StageContext:
         profile: Profile,
         progress: ProgressReport,
         log: logging.Logger | logging.LoggerAdapter[logging.Logger],
-        use_gpu: Callable[[], None] = lambda: None,
+        use_gpu: Callable[[], object] = lambda: None,
         gpu_free: Callable[[], bool] = lambda: True,
     ) -> None:
         placement.check(profile.engine)

@@ -30,23 +30,17 @@ class GpuPermit:
         self._lock = Lock()
         self._closed = self.leased = False
 
-    def take(self) -> None:
-        """Waits for a slot unless this permit has one. The wait does not count towards the time limit of a stage.
+    def take(self, *, waits: bool = True) -> bool:
+        """Takes a slot unless this permit has one, and returns whether it has one or needs none.
+
+        The wait does not count towards the time limit of a stage.
+
+        Args:
+            waits: Whether to wait until a slot is free.
 
         Raises:
             DeerstalkerError: `close` was called before a slot was free.
         """
-        self._take(waits=True)
-
-    def take_if_free(self) -> bool:
-        """Takes a slot if one is free, and returns whether this permit has one or needs none.
-
-        Raises:
-            DeerstalkerError: `close` was called before.
-        """
-        return self._take(waits=False)
-
-    def _take(self, *, waits: bool) -> bool:
         if self.limit is None:
             return True
         with _clock_stopped(), self._lock:
