@@ -4,8 +4,9 @@ from dataclasses import dataclass, replace
 
 from artifacts.refs import Checkpoint, Grades, Puzzles, Ref, Rollouts, Values
 from flows.inputs.critics import first_critic, valued
-from flows.inputs.models import fixed_checkpoint
+from flows.inputs.models import fetched_source
 from flows.inputs.prompts import refuse_overlong
+from flows.lookup.checkpoints import find_fixed
 from flows.session.session import Session
 from stages.models.tokenizers.digest import check_same_tokenizer
 from stages.optional.teach import POLICY, TeachConfig, teach
@@ -74,7 +75,8 @@ def _teacher_of(
     """
     if config.teacher == POLICY:
         return None
-    teacher = fixed_checkpoint(session, config.teacher, "teach.teacher", puzzles)
-    check_same_tokenizer(session.ctx.store, teacher, policy, "teach.teacher")
+    store = session.ctx.store
+    teacher = fetched_source(session, find_fixed(config.teacher, "teach.teacher", store), puzzles)
+    check_same_tokenizer(store, teacher, policy, "teach.teacher")
     refuse_overlong(session, teacher, puzzles)
     return teacher

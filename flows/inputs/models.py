@@ -5,7 +5,7 @@ from artifacts.reading import Artifact, is_published
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.store.store import Store
 from flows.config.model_size import ModelSize, hidden_size, shape_of_config
-from flows.lookup.checkpoints import find_checkpoint, find_fixed, published_checkpoint
+from flows.lookup.checkpoints import find_checkpoint, published_checkpoint
 from flows.lookup.lost_sources import adopted_from_a_lost_folder, fetched_from_a_lost_folder
 from flows.session.calls import Stages
 from stages.environments.puzzle import Taught
@@ -25,32 +25,23 @@ def fetched(stages: Stages, name: str, puzzles: Ref[Puzzles]) -> Ref[Checkpoint]
     Raises:
         BadInputError: There is no such checkpoint or source.
     """
-    source = find_checkpoint(name, stages.ctx.store)
-    return source if isinstance(source, Ref) else fetched_source(stages, source, puzzles)
-
-
-def fixed_checkpoint(stages: Stages, name: str, setting: str, puzzles: Ref[Puzzles]) -> Ref[Checkpoint]:
-    """Returns the checkpoint that `name` means (see `find_fixed`); fetches a model source first.
-
-    Raises:
-        BadInputError: As for `find_fixed`, or the source cannot be fetched.
-    """
-    source = find_fixed(name, setting, stages.ctx.store)
-    return source if isinstance(source, Ref) else fetched_source(stages, source, puzzles)
+    return fetched_source(stages, find_checkpoint(name, stages.ctx.store), puzzles)
 
 
 def fetched_source(
-    stages: Stages, source: ModelConfig, puzzles: Ref[Puzzles] | None, taught: Taught | None = None
+    stages: Stages, source: Ref[Checkpoint] | ModelConfig, puzzles: Ref[Puzzles] | None, taught: Taught | None = None
 ) -> Ref[Checkpoint]:
     """Returns the checkpoint of a model source, which runs share; fetches or merges it unless the store has it.
 
-    If a local folder no longer exists, the model or adapter last fetched from it is used. So a run can continue on a
-    machine without that folder.
+    A checkpoint is returned as it is. If a local folder no longer exists, the model or adapter last fetched from it is
+    used. So a run can continue on a machine without that folder.
 
     Args:
         puzzles: Puzzles whose texts give the vocabulary of a model made from scratch; other sources need none.
         taught: Texts that the warm start teaches and that the vocabulary must cover; None for answers.
     """
+    if isinstance(source, Ref):
+        return source
     if not isinstance(source, ScratchModel | MergedModel) and source.adapter is not None:
         base = fetched_source(stages, source.model_copy(update={"adapter": None}), puzzles, taught)
         by_id = shared_key(Shared.MODELS, "adapter", identity_of_hub_adapter(source.adapter, base))

@@ -5,8 +5,9 @@ from artifacts.layout import Shared, shared_key
 from artifacts.reading import Artifact
 from artifacts.refs import Answers, Checkpoint, K, Puzzles, Ref, Rollouts, Texts
 from flows.config.distillation import ANSWERS, SOLVER, STUDENT, DistillationConfig
-from flows.inputs.models import fixed_checkpoint
+from flows.inputs.models import fetched_source
 from flows.inputs.prompts import refuse_overlong
+from flows.lookup.checkpoints import find_fixed
 from flows.lookup.preparation import selection_line
 from flows.session.session import Session
 from stages.optional.distil import distil
@@ -41,11 +42,10 @@ def _distilled(
         if config.teacher.startswith(ANSWERS):
             source = Artifact.at(session.ctx.store, config.teacher.rstrip("/"), Answers).ref
         elif config.teacher != SOLVER:
-            model = (
-                student
-                if config.teacher == STUDENT
-                else fixed_checkpoint(session, config.teacher, "distil.teacher", puzzles)
-            )
+            model = student
+            if config.teacher != STUDENT:
+                named = find_fixed(config.teacher, "distil.teacher", session.ctx.store)
+                model = fetched_source(session, named, puzzles)
             if number == 1 and model != student:
                 refuse_overlong(session, model, puzzles)
             out = _at(session, number, "rollouts", Rollouts)

@@ -16,7 +16,7 @@ from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.schemas import PUZZLES as PUZZLES_SCHEMA
 from artifacts.store.store import Store
 from flows.config.recipes import load_recipe
-from flows.inputs.models import fetched_source, fixed_checkpoint
+from flows.inputs.models import fetched_source
 from flows.lookup.checkpoints import find_checkpoint, find_fixed
 from flows.lookup.lost_sources import fetched_from_a_lost_folder
 from flows.orchestration.gpu_permit import gpu_permit
@@ -167,7 +167,7 @@ def test_a_teacher_whose_folder_is_gone_is_the_model_fetched_from_it(folder: Pat
     with gpu_permit(None, "run", ctx.log) as permit:
         stages = Stages(ctx, current_view(), permit)
         for name in (str(folder), other_spelling):
-            assert fixed_checkpoint(stages, name, "teach.teacher", PUZZLES) == made
+            assert fetched_source(stages, find_fixed(name, "teach.teacher", ctx.store), PUZZLES) == made
         assert fetched_source(stages, FolderModel(path=other_spelling), PUZZLES) == made
     with pytest.raises(BadInputError, match="cannot be read as a folder"):
         find_checkpoint(str(folder), ctx.store)  # a name on a command line means what is there
