@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import http.server
 import json
 import os
 import random
@@ -12,6 +11,7 @@ import sys
 import time
 from collections.abc import Generator
 from dataclasses import dataclass
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ from tests.support.fault_proxy import API_FAULTS, FaultProxy, at_random, fault_p
 from tests.support.installed import ONE_ENGINE, Installation
 from tests.support.json_page import check_documented
 from tests.support.secrets import holders_of
-from tests.support.serving import serving
+from tests.support.serving import http_server
 
 GREEDY = {"temperature": 0.0, "max_tokens": 6}
 PRICE = {"input": 1.0, "output": 10.0, "source": "this test", "date": time.strftime("%Y-%m-%d")}
@@ -217,10 +217,10 @@ def test_an_address_is_checked_before_anything_is_bought(place: Place, monkeypat
         with pytest.raises(BadInputError, match=words):
             asyncio.run(checked(**changes))
     with (
-        serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)) as pages,
+        http_server(SimpleHTTPRequestHandler) as pages,
         pytest.raises(BadInputError, match=r"is not an API: GET /models answers HTTP 404, not in JSON"),
     ):
-        asyncio.run(checked(base_url=f"http://127.0.0.1:{pages.server_address[1]}"))
+        asyncio.run(checked(base_url=pages))
     with pytest.raises(BadInputError, match="HTTP 404"):
         ask(place.ctx, place.model(base_url=f"{place.proxy.url}/elsewhere"), place.puzzles)
     monkeypatch.setenv("WRONG_KEY", "sk-wrong-0123456789")

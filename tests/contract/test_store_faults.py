@@ -1,6 +1,5 @@
 """What a store says when the world is against it."""
 
-import http.server
 import random
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from artifacts.store.s3_requests import S3Requests, content_md5
 from artifacts.store.store import MissingKeyError, S3Options, Store
 from tests.support.fault_proxy import at_random, fault_proxy
 from tests.support.servers import BUCKET, S3Server, moto_server, start_moto, start_rclone
-from tests.support.serving import serving
+from tests.support.serving import Replies, http_server
 
 pytestmark = pytest.mark.long
 
@@ -45,19 +44,12 @@ def test_a_missing_bucket_is_named_and_not_created(s3_server: S3Server) -> None:
 def website() -> Generator[str]:
     """Something that answers 200 to everything, in a language that is not S3's."""
 
-    class Page(http.server.BaseHTTPRequestHandler):
+    class Page(Replies):
         def do_GET(self) -> None:
-            page = b"<html><body>Welcome</body></html>"
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(page)))
-            self.end_headers()
-            self.wfile.write(page)
+            self.reply(b"<html><body>Welcome</body></html>")
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            del format, args
-
-    with serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)) as server:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+    with http_server(Page) as url:
+        yield url
 
 
 def test_a_server_that_is_no_s3_is_not_taken_for_an_empty_store(website: str) -> None:

@@ -5,15 +5,13 @@ Its own pages work, with and without a password.
 
 import json
 from collections.abc import Generator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from tests.support.browser import Browser, find_browser
 from tests.support.prefect_server import own_server, prefect_api
-from tests.support.serving import serving
+from tests.support.serving import Replies, http_server
 
 PROGRAM = find_browser()
 FOREIGN, REBOUND = "foreign.example", "rebound.example"
@@ -69,22 +67,11 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
         yield url
 
 
-@contextmanager
-def _foreign_site() -> Generator[int]:
-    """A site with one empty page; yields its port."""
+class _ForeignPage(Replies):
+    """The one page of a site."""
 
-    class Page(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
-            self.end_headers()
-            self.wfile.write(b"<title>foreign</title><p>a foreign page")
-
-        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-            del code, size
-
-    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Page)) as site:
-        yield site.server_port
+    def do_GET(self) -> None:
+        self.reply(b"<title>foreign</title><p>a foreign page", Content_Type="text/html")
 
 
 def _attack(browser: Browser, api: str) -> dict[str, str]:
@@ -97,8 +84,8 @@ def _flows(api: str) -> list[str]:
 
 @pytest.mark.parametrize("host", [FOREIGN, "127.0.0.1", "localhost"])
 def test_a_page_of_another_origin_gets_nothing_and_creates_nothing(host: str, api: str, browser: Browser) -> None:
-    with _foreign_site() as port:
-        browser.open(f"http://{host}:{port}/", "a foreign page")
+    with http_server(_ForeignPage) as site:
+        browser.open(site.replace("127.0.0.1", host), "a foreign page")
         seen = _attack(browser, api)
         assert seen.pop("blind post") == seen.pop("blind post without type") == "unseen"
         assert len(seen) == 6 and set(seen.values()) == {"refused"}, seen

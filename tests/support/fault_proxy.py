@@ -10,12 +10,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from stages.sampling.endpoint import UnixConnection
-from tests.support.serving import serving
+from tests.support.serving import Replies, serving
 
 FAULTS = ("slow_down", "internal_error", "reset", "lost_answer", "truncated", "duplicate")
 """Refused with 503 or 500, cut off before or after delivery, answered in part, delivered twice."""
@@ -97,11 +97,11 @@ def fault_proxy(upstream: str | Path, choose: Callable[[str, str], str | None]) 
     proxy = FaultProxy("", choose)
     waiting: deque[tuple[str, str, bytes, dict[str, str]]] = deque()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Replies):
         protocol_version = "HTTP/1.1"
 
         def handle_any(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            body = self.body()
             fault = proxy.choose(self.command, self.path)
             if fault == "truncated_up" and len(body) < 2:
                 fault = "reset"
@@ -172,10 +172,7 @@ def fault_proxy(upstream: str | Path, choose: Callable[[str, str], str | None]) 
                 body = body[: len(body) // 2]
             self.wfile.write(body)
 
-        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = handle_any  # noqa: N815
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            del format, args
+        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = handle_any
 
     class Server(ThreadingHTTPServer):
         request_queue_size = 1024  # the requests of a client come at once, and are reset where there is no room

@@ -1,16 +1,16 @@
 """A server on 127.0.0.1 that speaks the routes of Hugging Face's hub by which data sets are read, and serves files."""
 
 import hashlib
-import json
-import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 import pytest
+
+from tests.support.serving import Replies, serving
 
 Branches = dict[str, dict[str, bytes]]
 """Content of each file, by branch."""
@@ -53,7 +53,7 @@ def use_hub(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_TOKEN", raising=False)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Replies):
     protocol_version = "HTTP/1.1"
 
     def do_HEAD(self) -> None:
@@ -61,9 +61,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self._answer(self.command, unquote(urlsplit(self.path).path).strip("/"))
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        pass
 
     def _answer(self, method: str, path: str) -> None:
         hub = cast("_Server", self.server).hub
@@ -96,7 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
         files, commit = hub.datasets[name][branch], hub.commit(name, branch)
         if route == "revision":
             siblings = [{"rfilename": file} for file in sorted(files)]
-            self._send_json({"id": name, "sha": commit, "private": name in hub.private, "siblings": siblings})
+            self.reply({"id": name, "sha": commit, "private": name in hub.private, "siblings": siblings})
         elif route == "tree":
             prefix = f"{rest}/" if rest else ""
             inside = {file: content for file, content in files.items() if file.startswith(prefix)}
@@ -105,17 +102,14 @@ class _Handler(BaseHTTPRequestHandler):
                 first, deeper, _ = file[len(prefix) :].partition("/")
                 kind = {"type": "directory"} if deeper else {"type": "file", "size": len(content)}
                 entries[first] = {"path": prefix + first, "oid": hashlib.sha1(content).hexdigest(), "size": 0, **kind}
-            self._send_json([entries[key] for key in sorted(entries)])
+            self.reply([entries[key] for key in sorted(entries)])
         elif route == "resolve" and rest in files:
-            self._send_content(files[rest], {"X-Repo-Commit": commit})
+            self._send_content(files[rest], X_Repo_Commit=commit)
         else:
             self._refuse(404, "EntryNotFound")
 
-    def _send_json(self, document: object) -> None:
-        self._send(200, json.dumps(document).encode(), {"Content-Type": "application/json"})
-
-    def _send_content(self, content: bytes, headers: dict[str, str] | None = None) -> None:
-        headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "Accept-Ranges": "bytes", **(headers or {})}
+    def _send_content(self, content: bytes, **headers: str) -> None:
+        headers |= {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "Accept-Ranges": "bytes"}
         status, span = 200, self.headers.get("Range", "")
         if span.startswith("bytes="):
             first, _, last = span.removeprefix("bytes=").partition("-")
@@ -123,33 +117,20 @@ class _Handler(BaseHTTPRequestHandler):
             status, headers["Content-Range"] = 206, f"bytes {start}-{end}/{len(content)}"
             content = content[start : end + 1]
         cast("_Server", self.server).hub.sent_bytes += len(content) if self.command == "GET" else 0
-        self._send(status, content, headers)
+        self.reply(content, status, **headers)
 
     def _refuse(self, status: int, code: str) -> None:
-        self._send(status, b"{}", {"X-Error-Code": code})
-
-    def _send(self, status: int, content: bytes, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for header, value in {**headers, "Content-Length": str(len(content))}.items():
-            self.send_header(header, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
+        self.reply({}, status, X_Error_Code=code)
 
 
 class _Server(ThreadingHTTPServer):
-    daemon_threads = True
     hub: Hub
 
 
 @contextmanager
 def hub_server(hub: Hub) -> Generator[Hub]:
     """Serves a hub, whose `url` is then its address, for the length of a with block."""
-    with _Server(("127.0.0.1", 0), _Handler) as server:
+    with serving(_Server(("127.0.0.1", 0), _Handler)) as server:
         server.hub = hub
         hub.url = f"http://127.0.0.1:{server.server_address[1]}"
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield hub
-        finally:
-            server.shutdown()
+        yield hub

@@ -1,12 +1,11 @@
 """A judge behind an OpenAI-compatible API on this machine, which answers by a rule."""
 
 import json
-import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+
+from tests.support.serving import Replies, http_server
 
 MODEL = "judge-1"
 
@@ -37,49 +36,34 @@ def judge_server(
     """
     judge = Judge()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Replies):
         protocol_version = "HTTP/1.1"
-
-        def answer(self, status: int, body: dict[str, Any]) -> None:
-            content = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
 
         def refused(self) -> bool:
             if key is None or self.headers["Authorization"] == f"Bearer {key}":
                 return False
-            self.answer(401, {"error": {"message": "no such key"}})
+            self.reply({"error": {"message": "no such key"}}, 401)
             return True
 
         def do_GET(self) -> None:
             if not self.refused():
-                self.answer(200, {"data": [{"id": MODEL}]})
+                self.reply({"data": [{"id": MODEL}]})
 
         def do_POST(self) -> None:
-            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            request = json.loads(self.body())
             if self.refused():
                 return
             question = request["messages"][-1]["content"]
             judge.asked.append(question)
             if (text := rule(question)) is None:
-                self.answer(400, {"error": {"message": "longer than the context"}})
+                self.reply({"error": {"message": "longer than the context"}}, 400)
                 return
             reason = "length" if text.endswith("...") else "stop"
-            reply = {"message": {"role": "assistant", "content": text}, "finish_reason": reason, "index": 0}
-            body = {"id": f"reply-{len(judge.asked)}", "model": MODEL, "choices": [reply]}
+            choice = {"message": {"role": "assistant", "content": text}, "finish_reason": reason, "index": 0}
+            body = {"id": f"reply-{len(judge.asked)}", "model": MODEL, "choices": [choice]}
             usage = {"usage": {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}}
-            self.answer(200, body | usage if states_usage else body)
+            self.reply(body | usage if states_usage else body)
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        judge.url = f"http://127.0.0.1:{server.server_port}/v1"
-        try:
-            yield judge
-        finally:
-            server.shutdown()
+    with http_server(Handler) as url:
+        judge.url = f"{url}/v1"
+        yield judge

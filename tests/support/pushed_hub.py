@@ -2,12 +2,12 @@
 
 import base64
 import json
-import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from tests.support.serving import Replies, http_server
 
 COMMIT = "a" * 40
 TOKEN = "hf_only_for_this_test"
@@ -35,25 +35,14 @@ def pushed_hub() -> Generator[PushedHub]:
     """Runs the server for the time of the block."""
     hub = PushedHub()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Replies):
         protocol_version = "HTTP/1.1"
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            pass
-
-        def reply(self, status: int, content: bytes, **headers: str) -> None:
-            self.send_response(status)
-            for name, value in {"Content-Length": str(len(content)), **headers}.items():
-                self.send_header(name.replace("_", "-"), value)
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(content)
-
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
+            body = self.body()
             if self.headers.get("Authorization") != f"Bearer {TOKEN}":
                 hub.refused.append(self.path)
-                return self.reply(401, b'{"error": "Invalid credentials"}')
+                return self.reply({"error": "Invalid credentials"}, 401)
             match self.path.strip("/").split("/"):
                 case ["api", "repos", "create"]:
                     asked = json.loads(body)
@@ -78,30 +67,23 @@ def pushed_hub() -> Generator[PushedHub]:
                         "commitOid": COMMIT,
                     }
                 case _:
-                    return self.reply(404, b"{}")
-            return self.reply(200, json.dumps(answer).encode(), Content_Type="application/json")
+                    return self.reply({}, 404)
+            return self.reply(answer)
 
         def do_GET(self) -> None:
             if self.path.startswith("/api/models/") and "/tree/main" in self.path:
                 repository = "/".join(self.path.split("/")[3:5])
                 names = [name.removeprefix(f"{repository}/") for name in hub.files if name.startswith(repository)]
                 tree = [{"type": "file", "path": name, "size": 1, "oid": COMMIT} for name in names]
-                return self.reply(200, json.dumps(tree).encode(), Content_Type="application/json")
+                return self.reply(tree)
             owner, name, _, _, file = self.path.strip("/").split("/", 4) if self.path.count("/") > 4 else ("",) * 5
             content = hub.files.get(f"{owner}/{name}/{file}")
             if content is None:
-                return self.reply(404, b"", X_Error_Code="EntryNotFound")
-            return self.reply(200, content, ETag=f'"{sha256(content).hexdigest()}"', X_Repo_Commit=COMMIT)
+                return self.reply(b"", 404, X_Error_Code="EntryNotFound")
+            return self.reply(content, ETag=f'"{sha256(content).hexdigest()}"', X_Repo_Commit=COMMIT)
 
         def do_HEAD(self) -> None:
             self.do_GET()
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    hub.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with http_server(Handler) as hub.url:
         yield hub
-    finally:
-        server.shutdown()
-        thread.join()

@@ -1,6 +1,5 @@
 """A model server that gives scripted answers, and a store with its puzzles and its model."""
 
-import http.server
 import json
 import socket
 import socketserver
@@ -32,7 +31,7 @@ from stages.sampling.completions import GENERATE_PATH, Completion, Completions, 
 from stages.sampling.config import SamplingConfig
 from stages.sampling.counts import COUNTS_PATH, Counts
 from stages.sampling.resample import ResampleConfig
-from tests.support.serving import serving
+from tests.support.serving import Replies, serving
 
 WRONG = "I do not know."
 CONFIG = SampleConfig(
@@ -81,16 +80,16 @@ def of_tokens(ids: list[int], reason: str, stop_reason: str | None = None) -> Co
 def served(speaker: Speaker) -> Generator[str]:
     """Yields the URL of an HTTP server that answers for the speaker."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Handler(Replies):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            self.reply(None)
+            self.say(None)
 
         def do_POST(self) -> None:
-            self.reply(json.loads(self.rfile.read(int(self.headers.get("Content-Length", "0"))) or b"null"))
+            self.say(json.loads(self.body() or b"null"))
 
-        def reply(self, body: Any) -> None:
+        def say(self, body: Any) -> None:
             header = self.headers.get("Authorization", "")
             speaker.headers.append(header)
             if speaker.key and header != f"Bearer {speaker.key}":
@@ -100,14 +99,7 @@ def served(speaker: Speaker) -> Generator[str]:
             if speaker.gone:
                 self.connection.shutdown(socket.SHUT_RDWR)
                 return
-            content = to_bytes(answer) if isinstance(answer, Completions) else json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """Keep the test's output clean."""
+            self.reply(to_bytes(answer) if isinstance(answer, Completions) else answer, status)
 
     class Server(socketserver.ThreadingTCPServer):
         request_queue_size = 1024  # the requests of a call come at once

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import datetime
 import gzip
-import http.server
 import json
 import threading
 import time
@@ -27,7 +26,7 @@ from stages.answering.purchase import PuzzleSample, Service, buy, row_of
 from stages.answering.reply import reply_of
 from stages.answering.settings import Access, ApiRequest, Parameters
 from stages.answering.stored import stored_answers
-from tests.support.serving import serving
+from tests.support.serving import Replies, http_server
 
 
 def reply(choice: dict[str, Any], **body: Any) -> Any:
@@ -68,7 +67,7 @@ def test_the_whole_usage_and_the_facts_of_a_reply_are_stored() -> None:
     assert stored == ["r1", "m-2025", "fp", "Somebody"]
 
 
-class Endless(http.server.BaseHTTPRequestHandler):
+class Endless(Replies):
     """Answers with 64 MiB: of the API's list of models as they are, of a question compressed a thousandfold."""
 
     def do_GET(self) -> None:
@@ -78,15 +77,7 @@ class Endless(http.server.BaseHTTPRequestHandler):
             self.wfile.write(b" " * (1 << 20))
 
     def do_POST(self) -> None:
-        content = gzip.compress(b" " * (64 << 20))
-        self.send_response(200)
-        self.send_header("Content-Encoding", "gzip")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Keep the test's output clean."""
+        self.reply(gzip.compress(b" " * (64 << 20)), Content_Encoding="gzip")
 
 
 def test_an_answer_without_an_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,11 +93,11 @@ def test_an_answer_without_an_end_is_not_read_to_its_end(monkeypatch: pytest.Mon
             with pytest.raises(LostError, match=r"a reply of .* at most 4,194,304 are read"):
                 await client.ask("Who?", 0, "token")
 
-    with serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Endless)) as server:
-        asyncio.run(asked(f"http://127.0.0.1:{server.server_address[1]}"))
+    with http_server(Endless) as url:
+        asyncio.run(asked(url))
 
 
-class Hostile(http.server.BaseHTTPRequestHandler):
+class Hostile(Replies):
     """By the first part of the path: drips without an end, is compressed twice, or leads to another server."""
 
     keys: ClassVar[list[str | None]] = []
@@ -126,9 +117,6 @@ class Hostile(http.server.BaseHTTPRequestHandler):
                 self.wfile.write(b" ")
                 time.sleep(0.02)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Keep the test's output clean."""
-
 
 def test_a_hostile_api_neither_holds_a_run_nor_fills_the_memory_nor_passes_the_key_on(
     monkeypatch: pytest.MonkeyPatch,
@@ -142,8 +130,7 @@ def test_a_hostile_api_neither_holds_a_run_nor_fills_the_memory_nor_passes_the_k
         async with ApiClient(request, access, "model 'm'") as client:
             await client.ask("Who?", 0, "token")
 
-    with serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hostile)) as server:
-        url = f"http://127.0.0.1:{server.server_address[1]}"
+    with http_server(Hostile) as url:
         for path, timeout_s, error, words in (
             ("twice", 300.0, LostError, "a reply of Content-Encoding 'gzip, gzip', not gzip"),
             ("leads", 300.0, RefusedError, "HTTP 307"),
@@ -232,33 +219,25 @@ def test_an_estimate_expects_what_was_measured_and_bounds_what_may_come() -> Non
     assert estimate_purchase("a", [], 12, stored, request, price, None).line() == "a: all 12 answers are stored"
 
 
-class Choosy(http.server.BaseHTTPRequestHandler):
+class Choosy(Replies):
     """A provider that flags a question with "bomb", in a message cut inside an emoji, and answers others when told."""
 
     told: ClassVar[threading.Event] = threading.Event()
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["messages"][0]["content"]
+        asked = json.loads(self.body())["messages"][0]["content"]
         answer: dict[str, Any] = {"choices": [{"finish_reason": "stop", "message": {"content": "7"}}]}
         if flagged := "bomb" in asked:
             answer = {"error": {"code": 403, "message": "flagged: \ud83d", "metadata": {"reasons": ["violence"]}}}
         elif "first" not in asked:
             self.told.wait(30)
-        content = json.dumps(answer).encode()
-        self.send_response(403 if flagged else 200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Keep the test's output clean."""
+        self.reply(answer, 403 if flagged else 200)
 
 
 def bought(words: Sequence[str], on_answer: Callable[[], None], store: Store) -> pl.DataFrame:
     """Asks all questions at once, and returns the answers that are stored, even if that ends in an OSError."""
-    with serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Choosy)) as server:
-        request = ApiRequest(model="m", base_url=f"http://127.0.0.1:{server.server_address[1]}/v1")
+    with http_server(Choosy) as url:
+        request = ApiRequest(model="m", base_url=f"{url}/v1")
         service = Service("m", Access(api_key_env=None, retries=0, concurrency=len(words)), None)
         questions = [PuzzleSample(f"p{number}", number, 0, text) for number, text in enumerate(words)]
         attempt, _ = stored_answers(store, request)

@@ -4,7 +4,6 @@ import os
 import socket
 import subprocess
 import sys
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -21,26 +20,23 @@ from flows.orchestration.server.up_server import LocalServer, ensure_server
 from stages.processes.process_pool import start_ticks
 from tests.support.prefect_server import without_prefect
 from tests.support.processes import DEERSTALKER
-from tests.support.serving import serving
+from tests.support.serving import Replies, http_server
 
 
-class _Healthy(BaseHTTPRequestHandler):
+class _Healthy(Replies):
     """Says that it is well, and never answers anything else."""
 
     def do_GET(self) -> None:
         if self.path.endswith("/health"):
-            self.send_response(200)
-            self.send_header("Content-Length", "4")
-            self.end_headers()
-            self.wfile.write(b"true")
+            self.reply(True)
 
     def do_POST(self) -> None:
         self.close_connection = True
 
 
 def test_a_server_that_stops_answering_is_named(tmp_path: Path) -> None:
-    with serving(ThreadingHTTPServer(("127.0.0.1", 0), _Healthy)) as silent:
-        api = f"http://127.0.0.1:{silent.server_port}/api"
+    with http_server(_Healthy) as url:
+        api = f"{url}/api"
         command = [DEERSTALKER, "up", "--no-worker", "--server", api]
         done = subprocess.run(
             [*command, "--store", str(tmp_path)],

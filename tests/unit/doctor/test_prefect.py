@@ -3,37 +3,29 @@
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
 from flows.cli.doctor import page_line
-from flows.doctor.checks import (
-    prefect_check,
-)
+from flows.doctor.checks import prefect_check
 from flows.doctor.facts import PrefectFacts, ask_prefect, prefect_facts
 from tests.support.doctor import says
 from tests.support.servers import free_port
-from tests.support.serving import serving
+from tests.support.serving import Replies, http_server
 
 
 @contextmanager
 def _api(version: str, status: int = 200, delay_s: float = 0.0) -> Generator[str]:
     """A server that answers every request alike, and says late that it is well."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Replies):
         def do_GET(self) -> None:
             time.sleep(delay_s if "health" in self.path else 0.0)
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(f'"{version}"'.encode() if "version" in self.path else b"true")
+            self.reply(version if "version" in self.path else True, status)
 
-        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-            del code, size
-
-    with serving(HTTPServer(("127.0.0.1", 0), Handler)) as server:
-        yield f"http://127.0.0.1:{server.server_address[1]}/api"
+    with http_server(Handler) as url:
+        yield f"{url}/api"
 
 
 def test_prefect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import gzip
-import http.server
 import io
 import json
 import random
@@ -10,6 +9,7 @@ import ssl
 import subprocess
 import time
 from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from stages.environments.question_file.config import QuestionFileConfig
 from stages.prepare import PrepareConfig, identity_of, prepare
 from tests.support.hub_server import TOKEN, Hub, hub_server, use_hub
 from tests.support.secrets import holders_of
-from tests.support.serving import serving
+from tests.support.serving import Replies, http_server, serving
 
 
 def rows(first: int, count: int) -> list[dict[str, Any]]:
@@ -184,7 +184,7 @@ def test_web_addresses_that_cannot_be_read(hub: Hub) -> None:
         assert "secret" not in str(raised.value)
 
 
-class HostileSite(http.server.BaseHTTPRequestHandler):
+class HostileSite(Replies):
     """Compresses twice, drips, or leads from TLS to an address without it."""
 
     def do_GET(self) -> None:
@@ -201,14 +201,10 @@ class HostileSite(http.server.BaseHTTPRequestHandler):
                 self.wfile.write(b"\n")
                 time.sleep(0.02)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Keep the test's output clean."""
-
 
 def test_a_web_server_neither_fills_the_memory_nor_holds_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stages.environments.question_file.files._LONGEST_S", 0.5)
-    with serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), HostileSite)) as server:
-        url = f"http://127.0.0.1:{server.server_address[1]}"
+    with http_server(HostileSite) as url:
         for name, message in (("twice", "Content-Encoding 'gzip, gzip', not gzip"), ("drips", r"no end after 0\.5 s")):
             with pytest.raises(BadInputError, match=rf"{name}\.jsonl: cannot be read \({message}\)"):
                 identity_of(requested(f"{url}/{name}.jsonl"))
@@ -221,10 +217,10 @@ def test_an_address_with_tls_leads_to_none_without(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
-    plain = serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), HostileSite))
-    with plain as other, serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), HostileSite)) as server:
+    plain, server = (ThreadingHTTPServer(("127.0.0.1", 0), HostileSite) for _ in range(2))
+    with serving(plain), serving(server):
         server.socket = context.wrap_socket(server.socket, server_side=True)
-        server.server_port = other.server_port  # where the redirect leads
+        server.server_port = plain.server_port  # where the redirect leads
         url = f"https://localhost:{server.server_address[1]}"
         assert identity_of(requested(f"{url}/plain.jsonl"))
         with pytest.raises(BadInputError, match="a redirect to an address without TLS"):

@@ -2,9 +2,7 @@
 
 import os
 import stat
-from collections.abc import Generator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -24,7 +22,7 @@ from flows.orchestration.server.api_access import (
 )
 from flows.orchestration.server.up_server import LocalServer, parse_external_server
 from tests.support.servers import free_port
-from tests.support.serving import serving
+from tests.support.serving import Replies, http_server
 
 
 @pytest.mark.parametrize(
@@ -74,19 +72,12 @@ def test_what_is_shown_of_an_address_holds_no_password() -> None:
     assert masked("http://host/api") == "http://host/api"
 
 
-@contextmanager
-def _answers(status: int, body: str = "true", version_status: int = 200) -> Generator[str]:
-    class Handler(BaseHTTPRequestHandler):
+def _answers(status: int, body: str = "true", version_status: int = 200) -> AbstractContextManager[str]:
+    class Handler(Replies):
         def do_GET(self) -> None:
-            self.send_response(status if self.path.endswith("/health") else version_status)
-            self.end_headers()
-            self.wfile.write(body.encode())
+            self.reply(body.encode(), status if self.path.endswith("/health") else version_status)
 
-        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-            del code, size
-
-    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
-        yield f"http://127.0.0.1:{server.server_port}"
+    return http_server(Handler)
 
 
 @pytest.mark.parametrize(

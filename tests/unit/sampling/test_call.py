@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from stages.sampling.config import SamplingConfig
 from stages.sampling.endpoint import Endpoint
 from stages.sampling.replicas import call as call_module
 from stages.sampling.replicas.call import Answer, Call, EngineLoss
-from tests.support.serving import serving
+from tests.support.serving import Replies, http_server, serving
 from tests.support.waiting import wait_until
 
 
@@ -62,30 +62,23 @@ def test_a_further_turn_wakes_one_thread(monkeypatch: pytest.MonkeyPatch, tmp_pa
         assert waited_for.ended - before == 1
 
 
-class ClosesIdleConnections(BaseHTTPRequestHandler):
+class ClosesIdleConnections(Replies):
     """Answers with one completion, and closes a connection 0.3 s after its last request, as vLLM's server after 5 s."""
 
     protocol_version, timeout = "HTTP/1.1", 0.3
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        self.body()
         completion = Completion(np.zeros(1, np.int32), np.zeros(1, np.float32), "stop")
-        content = to_bytes(Completions([completion], ["0"]))
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        pass
+        self.reply(to_bytes(Completions([completion], ["0"])))
 
 
 def test_a_prompt_after_a_pause_loses_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as the next turn of an episode whose tool takes long."""
     monkeypatch.setattr(call_module, "REUSED_WITHIN_S", 0.1)
     config = SamplingConfig(samples_per_prompt=1)
-    with serving(ThreadingHTTPServer(("127.0.0.1", 0), ClosesIdleConnections)) as server:
-        engine = ReadyEngine(Endpoint(f"http://127.0.0.1:{server.server_address[1]}"), "w", "0", 0)
+    with http_server(ClosesIdleConnections) as url:
+        engine = ReadyEngine(Endpoint(url), "w", "0", 0)
         with Call([Prompt("0", [1])], config, (), engines=1, max_num_seqs=1, stall_timeout_s=60.0, turns=True) as call:
             call.join(engine)
             for turn in range(3):
@@ -117,8 +110,8 @@ class DripsCounts(ClosesIdleConnections):
 def test_an_engine_whose_counters_never_arrive_is_lost() -> None:
     """Neither a short timeout of the request, nor one of each address of its name, bounds how long a look takes."""
     config = SamplingConfig(samples_per_prompt=1)
-    with serving(ThreadingHTTPServer(("127.0.0.1", 0), DripsCounts)) as server:
-        engine = ReadyEngine(Endpoint(f"http://127.0.0.1:{server.server_address[1]}"), "w", "0", 0)
+    with http_server(DripsCounts) as url:
+        engine = ReadyEngine(Endpoint(url), "w", "0", 0)
         with Call([Prompt("0", [1])], config, (), engines=1, max_num_seqs=1, stall_timeout_s=1.0) as call:
             call.join(engine)
             loss = call.next(60.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import http.server
 import importlib.metadata
 import json
 import math
@@ -34,7 +33,7 @@ from stages.sampling.replicas import compile_cache
 from stages.sampling.replicas.process import engine_arguments, engine_environment
 from stages.sampling.replicas.weight_exchange import same_shape, tensor_digests
 from stages.sampling.server import OUR_ARGUMENTS
-from tests.support.serving import serving
+from tests.support.serving import Replies, serving
 
 
 def answer(token_ids: list[int], logprobs: list[float], version: str = "w") -> Completions:
@@ -274,7 +273,7 @@ def test_the_shape_of_a_checkpoint_is_its_config_without_notes(tmp_path: Path) -
     assert not same_shape(tmp_path / "a", tmp_path)
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
+class Handler(Replies):
     """Echoes a request's body and key; errors at a path of their own."""
 
     protocol_version = "HTTP/1.1"
@@ -284,7 +283,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             super().handle()
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
+        body = self.body()
         if self.path == "/endless":
             self.send_response(200)
             self.send_header("Transfer-Encoding", "chunked")
@@ -293,22 +292,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 self.wfile.write(b"100000\r\n" + b" " * (1 << 20) + b"\r\n")
             self.wfile.write(b"0\r\n\r\n")
         elif self.path == "/announces":
-            self.answer(b" " * (int(body) << 20))
+            self.reply(b" " * (int(body) << 20))
         elif self.path == "/page":
-            self.answer(b"<html>no engine</html>")
+            self.reply(b"<html>no engine</html>")
         elif self.path == "/refuse":
-            self.answer(b"no such thing", 400)
+            self.reply(b"no such thing", 400)
         else:
-            self.answer(json.dumps({"key": self.headers["Authorization"], "body": json.loads(body)}).encode())
-
-    def answer(self, content: bytes, status: int = 200) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Keep the test's output clean."""
+            self.reply({"key": self.headers["Authorization"], "body": json.loads(body)})
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import UnixStreamServer
 
@@ -15,25 +14,18 @@ from stages.sampling.endpoint import Endpoint
 from stages.sampling.replicas import weight_exchange
 from stages.sampling.replicas.placement import check
 from stages.sampling.replicas.process import engine_arguments
-from tests.support.serving import serving
+from tests.support.serving import Replies, serving
 
 REQUESTS: list[str] = []
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(Replies):
     """Notes each request, with the method of a remote call, and agrees."""
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = self.body()
         REQUESTS.append(self.path + (f" {json.loads(body)['method']}" if "rpc" in self.path else ""))
-        answer = b'{"success": true}'
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the name that http.server gives it)
-        pass
+        self.reply({"success": True})
 
 
 @pytest.fixture

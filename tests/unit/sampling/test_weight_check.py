@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
 from itertools import pairwise
 from pathlib import Path
 from socketserver import UnixStreamServer
@@ -31,7 +30,7 @@ from stages.sampling.replicas.weight_exchange import (
 from stages.sampling.replicas.weight_slices import WeightSlices
 from tests.support.adapters import CONFIG, save_adapter
 from tests.support.policies import ARCHITECTURES
-from tests.support.serving import serving
+from tests.support.serving import Replies, serving
 from tests.support.trees import save_model
 
 LAYERS = 5
@@ -73,33 +72,22 @@ def adapted(folder: Path) -> dict[str, SimpleNamespace]:
     return modules
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(Replies):
     """Calls the methods of all workers, on a CPU."""
 
     workers: list[Worker]
     loaded: list[Worker]
 
     def do_GET(self) -> None:
-        self.answer({"vllm_config": "model='model', device_config=cpu, seed=0"})
+        self.reply({"vllm_config": "model='model', device_config=cpu, seed=0"})
 
     def do_POST(self) -> None:
-        text = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        body: dict[str, Any] = json.loads(text) if text else {}
+        body: dict[str, Any] = json.loads(self.body() or b"{}")
         if body.get("method") == "reload_weights":
             Handler.workers = self.loaded
         asked = body.get("method") in ("weight_slice_digests", "adapter_digests")
         results = [getattr(worker, body["method"])(**body["kwargs"]) for worker in self.workers] if asked else []
-        self.answer({"results": results, "success": True})
-
-    def answer(self, said: dict[str, Any]) -> None:
-        answer = json.dumps(said).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the name that http.server gives it)
-        pass
+        self.reply({"results": results, "success": True})
 
 
 @pytest.fixture(scope="module")
