@@ -60,7 +60,7 @@ class Story:
         return Store.open(str(self.folder / "store"), writable=False)
 
     def command(self, run: str, *settings: str) -> TrainCommand:
-        return TrainCommand(self.folder, run, self.prefect, settings, EACH_STEP)
+        return TrainCommand(self.folder, run, settings, EACH_STEP, PREFECT_API_URL=self.prefect)
 
     def manifest(self, key: str) -> Manifest:
         return Artifact.at(self.store, key).manifest
@@ -69,8 +69,8 @@ class Story:
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory, prefect_api_url: str) -> Story:
     folder = tmp_path_factory.mktemp("critic")
-    TrainCommand(folder, "first", prefect_api_url, FIRST).finish()
-    second = TrainCommand(folder, "second", prefect_api_url, CRITIC, EACH_STEP)
+    TrainCommand(folder, "first", FIRST, PREFECT_API_URL=prefect_api_url).finish()
+    second = TrainCommand(folder, "second", CRITIC, EACH_STEP, PREFECT_API_URL=prefect_api_url)
 
     trained = second.store / FIRST_CRITIC
     second.kill_when(lambda: any(trained.glob(f"progress-*/step-*/{MANIFEST_NAME}")))

@@ -22,7 +22,7 @@ from tests.support.train_command import TrainCommand
 @pytest.mark.release
 def test_a_run_that_is_killed_in_its_second_phase_goes_on(tmp_path: Path, prefect_api_url: str) -> None:
     layout = RunLayout("staged")
-    command = TrainCommand(tmp_path, "staged", prefect_api_url, PHASES)
+    command = TrainCommand(tmp_path, "staged", PHASES, PREFECT_API_URL=prefect_api_url)
     sampled = command.store / layout.iteration(3, "rollouts")
     command.kill_when(lambda: any(sampled.glob("*/*.parquet")))
     shards = {path.name for path in sampled.glob("*/*.parquet")}

@@ -22,7 +22,7 @@ def test_a_run_killed_while_it_samples_texts_learns_them_and_teaches_goes_on(
     tmp_path: Path, prefect_api_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     layout, folder = RunLayout("tiny"), tmp_path / "store"
-    command = TrainCommand(tmp_path, "tiny", prefect_api_url, DISTILLED)
+    command = TrainCommand(tmp_path, "tiny", DISTILLED, PREFECT_API_URL=prefect_api_url)
     rollouts, texts, trained = (layout.sft(1, part) for part in ("rollouts", "texts", "checkpoint"))
     grades = layout.iteration(1, "grades")
     shards = folder / rollouts

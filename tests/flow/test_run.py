@@ -3,18 +3,15 @@
 import io
 import json
 import os
-import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
-from artifacts.manifest import Manifest
+from artifacts.layout import MANIFEST_NAME, RunLayout
 from artifacts.reading import Artifact
 from artifacts.schemas import GRADES, ROLLOUTS
 from artifacts.store.store import Store
@@ -23,100 +20,51 @@ from flows.cli.app import run_command
 from flows.lookup.checkpoints import published_checkpoint
 from flows.lookup.history import read_run
 from flows.report.timeline import iteration_timeline, run_timeline
-from tests.support.installed import ONE_ENGINE, SLOWLY, TINY
+from tests.support.installed import ONE_ENGINE, TINY
 from tests.support.json_page import check_documented
-from tests.support.processes import marked
+from tests.support.processes import DEERSTALKER
 from tests.support.sockets import SocketWatch, cluster_environment
-from tests.support.waiting import changes, output_of, wait_until
+from tests.support.train_command import LIMIT_S, TrainCommand
+from tests.support.waiting import output_of
 
-LIMIT_S = 240
 LEFT_LIMIT_S = 120.0
 """What a killed run leaves is gone by then; on an idle machine after a second."""
 
 
 ROUNDS = {"points", "faithfulness"}
 """Figures of strategies that ask in rounds, which these runs have not."""
-MARK = "DEERSTALKER_TEST_FOLDER"
 BACKFILL = (
     "backfill", "tiny", "--puzzles", "tiny:test", "--count", "4", "--samples", "2", "--max-tokens", "24",
     "--profile", str(ONE_ENGINE),
 )  # fmt: skip
 
 
-class Run:
-    """The command of one run, started as a user would start it."""
-
-    def __init__(self, folder: Path, name: str = "tiny", settings: Sequence[str] = ()) -> None:
-        self.folder = folder
-        self.options = ["--run", name, *(word for setting in settings for word in ("--set", setting))]
-        self.store = folder / "store"
-        self.root = self.store / "runs" / name
-        self.log = folder / "log.txt"
-
-    def start(self) -> subprocess.Popen[bytes]:
-        command = [
-            str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(TINY),
-            "--profile", str(ONE_ENGINE), "--set-profile", SLOWLY, "--store", str(self.store), "--json",
-            *self.options,
-        ]  # fmt: skip
-        environment = {**os.environ, **cluster_environment(), MARK: str(self.folder)}
-        with self.log.open("ab") as log:
-            return subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=log, start_new_session=True, env=environment
-            )
-
-    def kill_when(self, reached: Callable[[], bool]) -> None:
-        process = self.start()
-
-        def seen() -> bool:
-            assert process.poll() is None, f"ended early:\n{self.log.read_text()[-3000:]}"
-            return reached()
-
-        wait_until(seen, LIMIT_S, lambda: self.log.read_text()[-3000:], 0.005, lambda: changes(self.folder))
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-
-    def finish(self) -> dict[str, Any]:
-        process = self.start()
-        output, _ = output_of(process, LIMIT_S, self.folder)
-        assert process.returncode == 0, self.log.read_text()[-3000:]
-        return json.loads(output)
-
-    def part(self, iteration: int, part: str) -> Path:
-        return self.root / "iterations" / f"{iteration:04d}" / part
-
-    def published(self, iteration: int, part: str) -> bool:
-        return (self.part(iteration, part) / "manifest.json").is_file()
-
-    def manifests(self) -> dict[str, Manifest]:
-        return {
-            str(path.relative_to(self.store)): Manifest.from_bytes(path.read_bytes(), str(path))
-            for path in self.store.rglob("manifest.json")
-        }
+def tiny(folder: Path) -> TrainCommand:
+    """Returns the command of the story, which starts a Prefect server of its own."""
+    return TrainCommand(folder, "tiny", **cluster_environment())
 
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Runs, kills in `sample`, and runs to the end."""
-    run = Run(tmp_path_factory.mktemp("story"))
+    run = tiny(tmp_path_factory.mktemp("story"))
+    rollouts = run.store / RunLayout("tiny").iteration(2, "rollouts")
 
     def shards() -> list[Path]:
-        return sorted(run.part(2, "rollouts").glob("progress-*/rollouts-*.parquet"))
+        return sorted(rollouts.glob("progress-*/rollouts-*.parquet"))
 
-    run.kill_when(lambda: bool(shards()) and not run.published(2, "rollouts"))
-    shards_at_kill, at_kill = shards(), run.manifests()
+    run.kill_when(lambda: shards() and not (rollouts / MANIFEST_NAME).is_file())
+    shards_at_kill = shards()
     deadline = time.monotonic() + LEFT_LIMIT_S
-    while (left := list(marked(MARK, run.folder).values())) and time.monotonic() < deadline:
+    while (left := list(run.processes().values())) and time.monotonic() < deadline:
         time.sleep(0.05)
 
-    with SocketWatch(lambda: marked(MARK, run.folder)) as sockets:
+    with SocketWatch(run.processes) as sockets:
         document = run.finish()
     return {
         "run": run,
         "shards_at_kill": shards_at_kill,
         "left": left,
-        "at_kill": at_kill,
-        "finished": run.manifests(),
         "document": document,
         "sockets": sockets,
     }
@@ -134,14 +82,8 @@ def test_a_killed_run_leaves_no_process(story: dict[str, Any]) -> None:
     assert story["left"] == []
 
 
-def test_what_was_published_before_a_kill_is_never_made_again(story: dict[str, Any]) -> None:
-    at_kill, finished = story["at_kill"], story["finished"]
-    assert at_kill and finished.keys() > at_kill.keys()
-    assert {key: finished[key].attempt for key in at_kill} == {key: kept.attempt for key, kept in at_kill.items()}
-
-
 def test_only_missing_groups_are_sampled_after_a_kill(story: dict[str, Any]) -> None:
-    run: Run = story["run"]
+    run: TrainCommand = story["run"]
     key = "runs/tiny/iterations/0002/rollouts"
     artifact = Artifact.at(Store.open(str(run.store)), key)
     kept = {path.name for path in story["shards_at_kill"]}
@@ -155,7 +97,7 @@ def test_only_missing_groups_are_sampled_after_a_kill(story: dict[str, Any]) -> 
 
 
 def test_the_artifacts_fit_together(story: dict[str, Any]) -> None:
-    run: Run = story["run"]
+    run: TrainCommand = story["run"]
     store = Store.open(str(run.store))
     for iteration in (1, 2):
         key = f"runs/tiny/iterations/{iteration:04d}"
@@ -207,7 +149,7 @@ def test_the_report_draws_an_iteration_that_one_attempt_made(story: dict[str, An
 def test_recipes_are_compared_on_published_rollouts(
     story: dict[str, Any], prefect_api_url: str, tmp_path: Path
 ) -> None:
-    run: Run = story["run"]
+    run: TrainCommand = story["run"]
     other = tmp_path / "reinforce.toml"
     other.write_text(TINY.read_text() + '\n[finetune.loss]\nkind = "reinforce"\n')
     recipes = ("--recipes", f"own,{other},dapo", "--profile", str(ONE_ENGINE))
@@ -226,9 +168,9 @@ def test_recipes_are_compared_on_published_rollouts(
     check_documented("compare", compared)
 
 
-def deerstalker(run: Run, prefect_api_url: str, *arguments: str, status: int = 0) -> Any:
+def deerstalker(run: TrainCommand, prefect_api_url: str, *arguments: str, status: int = 0) -> Any:
     """The JSON document that a command on the story's store prints."""
-    command = [str(Path(sys.executable).with_name("deerstalker")), *arguments, "--json"]
+    command = [DEERSTALKER, *arguments, "--json"]
     store = [] if arguments[0] == "verify" else ["--store", str(run.store)]
     environment = {**os.environ, "PREFECT_API_URL": prefect_api_url}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -243,7 +185,7 @@ def test_checkpoints_are_evaluated_side_by_side_and_later_ones_are_added(
     story: dict[str, Any], prefect_api_url: str
 ) -> None:
     """Two side by side, each with an engine of its own; the second command finds their reports and adds one."""
-    run: Run = story["run"]
+    run: TrainCommand = story["run"]
     command = [*BACKFILL, "--suite", "harder"]
     first = deerstalker(run, prefect_api_url, *command, "--checkpoints", "every", "--every", "2", "--at-once", "2")
     assert (first["evaluated"], first["cached"], list(first["runs"]["tiny"])) == (2, 0, ["0", "2"])
@@ -278,7 +220,7 @@ def test_a_finished_run_is_shown_in_80_columns(
 def test_a_finished_run_is_read_not_repeated_though_it_was_pruned(
     story: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run: Run = story["run"]
+    run: TrainCommand = story["run"]
     rule = ["--keep-last", "1", "--keep-every", "0", "--keep-for", "regrade", "--comparisons"]
     parts = ["--parts", "optimizer_state,checkpoint,batch,rollouts"]
     assert run_command(["prune", *rule, *parts, "--yes", "--json", "--store", str(run.store)]) == 0
@@ -287,7 +229,8 @@ def test_a_finished_run_is_read_not_repeated_though_it_was_pruned(
     assert json.loads(capsys.readouterr().out)["damaged"] == []
     before = run.manifests()
     again, first = (
-        {name: value for name, value in one.items() if name != "suites"} for one in (run.finish(), story["document"])
+        {name: value for name, value in one.items() if name != "suites"}
+        for one in (tiny(run.folder).finish(), story["document"])
     )
     assert again == first
     assert run.manifests() == before
@@ -298,10 +241,9 @@ def test_a_finished_run_is_read_not_repeated_though_it_was_pruned(
 
 @pytest.mark.long
 def test_another_run_of_the_recipe_begins_with_the_same_warm_start(story: dict[str, Any]) -> None:
-    run: Run = story["run"]
+    run: TrainCommand = story["run"]
     before = run.manifests()
-    other = Run(run.folder, "other", ["iterations=0"])
-    other.finish()
+    TrainCommand(run.folder, "other", ["iterations=0"], **cluster_environment()).finish()
     made = [key for key in run.manifests() if key not in before]
     assert made and all(key.startswith("runs/other/") for key in made)
     store = Store.open(str(run.store))

@@ -2,16 +2,16 @@
 
 import json
 import os
-import signal
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from artifacts.layout import MANIFEST_NAME
 from artifacts.manifest import Manifest
-from tests.support.installed import ONE_ENGINE, SLOWLY, TINY
-from tests.support.processes import DEERSTALKER
+from artifacts.store.store import Store
+from tests.support.installed import MARK, ONE_ENGINE, SLOWLY, TINY
+from tests.support.processes import DEERSTALKER, marked
+from tests.support.stored import manifests_of
 from tests.support.waiting import changes, output_of, wait_until
 
 LIMIT_S = 300.0
@@ -19,28 +19,31 @@ LIMIT_S = 300.0
 
 
 class TrainCommand:
-    """The command of one run of the tiny recipe. Nothing that a killed command has published may be made again.
+    """The command of one run. Nothing that a killed command has published may be made again.
 
     Args:
         folder: Holds the store, in `store`, and the command's log.
         run: Name of the run.
-        prefect_api_url: Address of the Prefect server to which the command reports.
         settings: Changes of the recipe.
         profile_settings: Changes of the profile, which has one engine.
+        recipe: Name or path of the recipe, by default the tiny one.
+        **variables: Of the environment, such as the Prefect server to which the command reports; without one it starts
+            its own.
     """
 
     def __init__(
         self,
         folder: Path,
         run: str,
-        prefect_api_url: str,
         settings: Sequence[str] = (),
         profile_settings: Sequence[str] = (),
+        recipe: str = str(TINY),
+        **variables: str,
     ) -> None:
         self.folder, self.store, self.log = folder, folder / "store", folder / f"{run}.txt"
         self.seen: dict[str, str] = {}
-        self._environment = {**os.environ, "PREFECT_API_URL": prefect_api_url}
-        where = ["--recipe", str(TINY), "--run", run, "--profile", str(ONE_ENGINE), "--store", str(self.store)]
+        self._environment = {**os.environ, MARK: str(folder), **variables}
+        where = ["--recipe", recipe, "--run", run, "--profile", str(ONE_ENGINE), "--store", str(self.store)]
         changed = [word for setting in settings for word in ("--set", setting)]
         changed += [word for setting in (SLOWLY, *profile_settings) for word in ("--set-profile", setting)]
         self._command = [DEERSTALKER, "train", *where, "--json", *changed]
@@ -65,8 +68,8 @@ class TrainCommand:
             return reached()
 
         wait_until(seen, LIMIT_S, self.said, 0.005, lambda: changes(self.folder))
-        os.kill(process.pid, signal.SIGKILL)
-        process.communicate()
+        with process:
+            process.kill()
         self._check_kept()
 
     def finish(self) -> dict[str, Any]:
@@ -97,12 +100,15 @@ class TrainCommand:
         return self.log.read_text(errors="replace")[-3000:]
 
     def manifests(self) -> dict[str, Manifest]:
-        """Returns the manifest of every artifact of the store, by key."""
-        paths = {str(path.parent.relative_to(self.store)): path for path in self.store.rglob(MANIFEST_NAME)}
-        return {key: Manifest.from_bytes(path.read_bytes(), key) for key, path in paths.items()}
+        """Returns the manifest of every artifact of the store, by key, without step checkpoints."""
+        return manifests_of(Store.open(str(self.store), writable=False))
+
+    def processes(self) -> dict[int, str]:
+        """Returns the command lines of the live processes that descend from the command, by id."""
+        return marked(MARK, self.folder)
 
     def _check_kept(self) -> None:
-        """Notes the artifacts of the store; those noted before must be unchanged. Step checkpoints come and go."""
-        attempts = {key: item.attempt for key, item in self.manifests().items() if "/progress-" not in key}
+        """Notes the artifacts of the store; those noted before must be unchanged."""
+        attempts = {key: item.attempt for key, item in self.manifests().items()}
         assert {key: attempts.get(key) for key in self.seen} == self.seen, "an artifact was made again"
         self.seen = attempts
