@@ -27,10 +27,11 @@ from stages.sampling.counts import COUNTS_PATH
 from stages.sampling.early_stop import EarlyStop
 from stages.sampling.engine import Engine
 from stages.sampling.replicas.weight_exchange import ReloadRefusedError, WeightCheck
+from stages.training.trainable import EVERYTHING
 from tests.support.engine_facts import facts
 from tests.support.engines import TEXTS, core_of, mean_gap, prompts
 from tests.support.processes import in_session
-from tests.support.trainer_side import EVERYTHING, FAMILIES, LORA, Trained, lora_of, write_source
+from tests.support.trainer_side import FAMILIES, LORA, Trained, lora_of, write_source
 
 DTYPE = "bfloat16"
 HARDWARE = EngineHardware(max_num_seqs=64, kv_cache_gib=0.1, max_model_len=512, threads=1, replicas=1, dtype=DTYPE)
@@ -394,18 +395,6 @@ def test_nothing_outlives_an_owner_that_was_killed(models: dict[str, Path], tmp_
         assert any("EngineCore" in command for command in in_session(leader).values())
         owner.kill()
     assert gone(leader)
-
-
-def test_a_damaged_model_starts_no_engine(models: dict[str, Path], tmp_path: Path) -> None:
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    for path in models["a"].iterdir():
-        (broken / path.name).write_bytes(path.read_bytes())
-    (broken / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0not json")
-    with Engine(HARDWARE, tmp_path / "engine") as engine:
-        with pytest.raises(BadInputError, match="a header that is not JSON"):
-            engine.ensure(broken, "broken")
-        assert not engine.log_path.exists(), "no engine was started"
 
 
 @pytest.mark.long

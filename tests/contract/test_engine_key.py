@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 import yaml
 
-from artifacts.errors import BadInputError
 from stages.hardware.compute_type import cpu_flags
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.tokenizers.chat import ChatTokenizer
@@ -25,7 +24,7 @@ from stages.sampling.client import GroupSamples, Prompt, ReadyEngine
 from stages.sampling.completions import GENERATE_PATH
 from stages.sampling.config import EngineHardware, SamplingConfig
 from stages.sampling.counts import COUNTS_PATH
-from stages.sampling.endpoint import Endpoint, EndpointError
+from stages.sampling.endpoint import Endpoint
 from stages.sampling.engine import Engine
 from stages.sampling.replicas.call import Answer, Call
 from stages.sampling.replicas.process import WITHOUT_NETWORK_AND_STATISTICS
@@ -177,23 +176,6 @@ def test_its_log_probabilities_are_those_of_what_it_sampled_from(server: Server,
         sampled = call.next(120.0)
         assert isinstance(sampled, Answer)
         assert not np.concatenate([one.logprobs for one in sampled.completions(config)]).any()
-
-
-def test_a_wrong_key_loads_nothing_and_names_the_variable(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def version() -> object:
-        return Endpoint(server.url, KEY).call("GET", "/weight_info", timeout_s=60.0)
-
-    before = version()
-    monkeypatch.setenv("KEY_FROM_A_SECRET", KEY[::-1])
-    hardware = EngineHardware(external_urls=(server.url,), api_key_env="KEY_FROM_A_SECRET")
-    with Engine(hardware, tmp_path) as pool, pytest.raises(BadInputError, match="KEY_FROM_A_SECRET") as raised:
-        pool.ensure(server.model, "w")
-    assert KEY[::-1] not in str(raised.value)
-    assert version() == before
-    with pytest.raises(EndpointError, match="HTTP 401"):
-        Endpoint(server.url).call("GET", "/weight_info", timeout_s=60.0)
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,11 @@ import json
 import os
 import subprocess
 import sys
-from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
 
 from artifacts.store.store import Store
-from flows.cli.app import run_command
 from tests.support.made_run import make_run
 
 pytestmark = pytest.mark.long
@@ -56,27 +54,3 @@ def test_a_refused_flow_leaves_nothing(folder: Path, command: list[str], words: 
     assert done.returncode == 2 and len(errors) == 1 and words in errors[0], done.stderr
     assert _paths(folder / "store") == before
     assert list((folder / "temporary").iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        (["train", "--recipe", "nobody"], "nobody"),
-        (["train", "--set", "sample.sampling.temperature=hot"], "temperature"),
-        (["evaluate", "--checkpoint", "nobody", "--puzzles", "made:test"], "nobody"),
-        (["solve", "-", "--checkpoint", "nobody"], "nobody"),
-    ],
-)
-def test_a_refused_command_makes_no_store(
-    tmp_path: Path,
-    command: list[str],
-    words: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(b"Who was it?")))
-    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")  # no server is started for a refused command
-    assert run_command([*command, "--store", "new/store"]) == 2
-    assert words in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []

@@ -5,7 +5,6 @@ import os
 import signal
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from flows.doctor.facts import other_accounts
 from tests.support.installed import LIMIT_S, ONE_ENGINE, Installation
 from tests.support.json_page import check_documented
 from tests.support.prefect_server import own_server, prefect_api, without_prefect
+from tests.support.processes import DEERSTALKER
 from tests.support.secrets import holders_of
 
 pytestmark = pytest.mark.long
@@ -63,15 +63,6 @@ def deployed(locked: Installation) -> str:
 
 def test_a_deployed_run_completes_with_it(locked: Installation, deployed: str) -> None:
     locked.wait_for(deployed, "Completed")
-
-
-@pytest.mark.release
-def test_a_completed_run_is_retried_with_it(locked: Installation, deployed: str) -> None:
-    locked.wait_for(deployed, "Completed")
-    locked.prefect("flow-run", "retry", deployed)
-    locked.wait(lambda: bool(locked.tasks(deployed, 2)))
-    locked.wait_for(deployed, "Completed")
-    assert locked.tasks(deployed, 2) == {"prepare": "Cached"}
 
 
 @pytest.mark.release
@@ -134,7 +125,7 @@ def test_commands_find_it_from_anywhere(locked: Installation, tmp_path: Path) ->
     command = ["puzzles", "make", "--size", "reduced", "--count", "3", "--out", str(locked.store), "--json"]
     known = len(locked.api("POST", "/flow_runs/filter", {}))
     done = subprocess.run(
-        [str(Path(sys.executable).with_name("deerstalker")), *command],
+        [DEERSTALKER, *command],
         env=locked.environment, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -153,16 +144,10 @@ def test_commands_find_it_from_anywhere(locked: Installation, tmp_path: Path) ->
 
 
 @pytest.mark.release
-def test_up_again_changes_nothing_and_keeps_the_string(locked: Installation) -> None:
+@pytest.mark.parametrize("asked", [["--auth"], []])
+def test_up_again_changes_nothing_and_keeps_the_string(locked: Installation, asked: list[str]) -> None:
     record, secret = locked.record, _secret(locked)
-    assert locked.up("--auth") == record
-    assert _secret(locked) == secret
-
-
-@pytest.mark.release
-def test_up_again_without_auth_keeps_the_string_too(locked: Installation) -> None:
-    record, secret = locked.record, _secret(locked)
-    assert locked.up() == record
+    assert locked.up(*asked) == record
     assert _secret(locked) == secret
 
 

@@ -251,17 +251,26 @@ def test_a_checkpoint_whose_pointer_is_damaged_is_refused(folder: Path, run: Run
         read_run(Store.open(str(folder)), "nobody")
 
 
+ABSENT = "typo: no such folder; expected an existing store"
+
+
 @pytest.mark.parametrize(
-    "command",
+    ("command", "words"),
     [
-        ["backfill", "made", "--suite", "s", "--puzzles", "made:test"],
-        ["iterate", "made", "--more", "1"],
-        ["compare", "made", "--recipes", "own"],
-        ["report", "made"],
-        ["verify"],
+        (["backfill", "made", "--suite", "s", "--puzzles", "made:test"], ABSENT),
+        (["iterate", "made", "--more", "1"], ABSENT),
+        (["compare", "made", "--recipes", "own"], ABSENT),
+        (["report", "made"], ABSENT),
+        (["verify"], ABSENT),
+        (["train", "--recipe", "nobody"], "nobody"),
+        (["train", "--set", "sample.sampling.temperature=hot"], "temperature"),
+        (["evaluate", "--checkpoint", "nobody", "--puzzles", "made:test"], "nobody"),
+        (["solve", __file__, "--checkpoint", "nobody"], "nobody"),
     ],
 )
-def test_what_needs_runs_makes_no_store(command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_command_makes_no_store(
+    command: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run_command([*command, "--store", str(tmp_path / "typo")]) == 2
-    assert "typo: no such folder; expected an existing store" in capsys.readouterr().err
+    assert words in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
