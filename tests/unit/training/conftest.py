@@ -19,6 +19,14 @@ def world_of_one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model; the tests of `test_model.py` and `test_master_dtype.py` have others."""
+    folder = tmp_path_factory.mktemp("model")
+    save_model(folder, "Qwen2", tie_word_embeddings=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A smaller model of another architecture with the same vocabulary."""
     folder = tmp_path_factory.mktemp("other")

@@ -14,16 +14,9 @@ from stages.grpo.packing import PackConfig, pack_groups
 from stages.training.job import LossConfig
 from stages.training.trainer_batch import TrainerBatch
 from tests.support.training import assert_same, logprobs_of, repacked, train
-from tests.support.trees import VOCAB, save_model, tree_batch
+from tests.support.trees import VOCAB, tree_batch
 
 pytestmark = pytest.mark.usefixtures("world_of_one")
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    save_model(folder, "Qwen2", tie_word_embeddings=True)
-    return folder
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from stages.training.objectives.objective import StepLoss
 from stages.training.objectives.own_loss import OwnLoss
 from stages.training.step_sums import StepSums
 from tests.support.training import assert_same, train
-from tests.support.trees import save_model, tree_batch
+from tests.support.trees import tree_batch
 
 pytestmark = pytest.mark.usefixtures("world_of_one")
 PAGE = Path(__file__).parents[3] / "docs" / "own_loss.md"
@@ -28,13 +28,6 @@ GSPO = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[0]
 def written(folder: Path, code: str = GSPO) -> UserFunction:
     (folder / "mine.py").write_text(code)
     return UserFunction(name="mine.py:loss").located(folder)
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    save_model(folder, "Qwen2", tie_word_embeddings=True)
-    return folder
 
 
 @pytest.mark.parametrize("settings", [{}, {"old_logprobs": "trainer", "aggregation": "sequence_mean", "kl_coef": 0.1}])

@@ -22,18 +22,11 @@ from stages.training.trainer_batch import TrainerBatch
 from stages.training.worker_group.group import WorkerGroup
 from stages.training.worker_group.hardware import TrainHardware
 from tests.support.jobs import train_job
-from tests.support.trees import VOCAB, save_model, tree_batch
+from tests.support.trees import VOCAB, tree_batch
 
 CPU = torch.device("cpu")
 ONE = TrainHardware(compute_dtype="fp32", threads=1, checkpoint_every_s=0.0)
 TWO = TrainHardware(compute_dtype="fp32", threads=1, processes=2)
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    save_model(folder, "Qwen2", tie_word_embeddings=True)
-    return folder
 
 
 def columns(*overflowing: int) -> dict[str, NDArray[Any]]:

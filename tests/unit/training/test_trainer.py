@@ -41,13 +41,6 @@ CPU = torch.device("cpu")
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    save_model(folder, "Qwen2", tie_word_embeddings=True)
-    return folder
-
-
 @pytest.mark.parametrize(
     "settings",
     [
