@@ -9,16 +9,14 @@ import torch
 
 from stages.grpo.groups import Branch, Group
 from stages.models.exporting.folder import export_folder
-from stages.models.shape import read_shape
 from stages.models.spellings import write_both_spellings
-from stages.training.model.master_weights import TrainedWeights
-from stages.training.trainer_batch import TrainerBatch
-from stages.training.worker_group.hardware import TrainHardware
 from tests.support.engines import TEXTS
 from tests.support.isolated import isolated_python
-from tests.support.trainer_side import CPU, LORA, Trained, write_source
+from tests.support.trainer_side import LORA, Trained, write_source
 from tests.support.trainer_work import save_batch
-from tests.support.training import logits_of
+from tests.support.training import batch_logits
+
+RSLORA = LORA.model_copy(update={"rslora": True})
 
 READ = """
 import json, sys
@@ -37,17 +35,6 @@ for base, adapter in pairs:
 """
 
 
-def ours(folder: Path, batch_file: Path) -> torch.Tensor:
-    """Our logits of the completion's tokens, of the base with the adapter beside it in float32."""
-    shape = read_shape(folder)
-    trainable = LORA.model_copy(update={"rslora": True})
-    weights = TrainedWeights(shape, TrainHardware(compute_dtype="fp32"), CPU, sharded=False, trainable=trainable)
-    weights.load_checkpoint(folder)
-    flat = TrainerBatch(batch_file, shape.vocab_size).flat([0])
-    with torch.no_grad():
-        return logits_of(weights.policy, weights.policy.inputs(flat, torch.float32, CPU))
-
-
 @pytest.mark.release
 @pytest.mark.parametrize("model", ["llama3", "qwen3"])
 def test_peft_computes_our_logits_and_we_those_of_what_it_saves(tmp_path: Path, model: str) -> None:
@@ -55,7 +42,7 @@ def test_peft_computes_our_logits_and_we_those_of_what_it_saves(tmp_path: Path, 
     (tmp_path / "source").mkdir()
     source = write_source(tmp_path / "source", model, TEXTS)
     write_both_spellings(source)
-    adapter = Trained(source, tmp_path / "adapter", LORA.model_copy(update={"rslora": True})).folder
+    adapter = Trained(source, tmp_path / "adapter", RSLORA).folder
     export_folder(adapter, tmp_path / "peft", "", merge=False, dtype="bf16", base="owner/base")
     export_folder(adapter, tmp_path / "merged", "", merge=True, dtype="bf16", base=None)
     prompt, completion = torch.randint(250, (2, 20), generator=torch.Generator().manual_seed(0)).tolist()
@@ -67,10 +54,10 @@ def test_peft_computes_our_logits_and_we_those_of_what_it_saves(tmp_path: Path, 
     assert done.returncode == 0, done.stderr[-2000:]
     stored, exported, merged = (torch.tensor(json.loads(line))[19:39] for line in done.stdout.splitlines())
     batch_file = save_batch([Group(prompt, [Branch(completion, [0.0] * 20, 1.0)])], tmp_path / "batch.safetensors")
-    mine = ours(adapter, batch_file)
+    mine = batch_logits(adapter, batch_file, RSLORA)
     assert (mine - stored).abs().max() < 1e-4 and torch.equal(stored, exported)
     assert (mine - merged).abs().mean() < 0.02 * mine.abs().mean(), "bf16 keeps 8 bits of a weight"
     for file in ("adapter_model.safetensors", "adapter_config.json"):
         (adapter / file).unlink()
         (adapter / file).symlink_to(tmp_path / "saved" / file)
-    assert (ours(adapter, batch_file) - stored).abs().max() < 1e-4
+    assert (batch_logits(adapter, batch_file, RSLORA) - stored).abs().max() < 1e-4

@@ -10,18 +10,15 @@ from safetensors.torch import load_file, save_file
 
 from stages.grpo.groups import Branch, Group
 from stages.models.from_scratch import ScratchModel
-from stages.models.shape import read_shape
 from stages.models.source import FolderModel, materialise
 from stages.models.tensors import WEIGHTS
 from stages.models.tokenizers.chat import ChatTokenizer
-from stages.training.model.master_weights import TrainedWeights
-from stages.training.trainer_batch import TrainerBatch
-from stages.training.worker_group.hardware import TrainHardware
+from stages.training.trainable import EVERYTHING
 from tests.support.isolated import isolated_python
 from tests.support.policies import ARCHITECTURES
-from tests.support.trainer_side import CPU, EVERYTHING, Trained
+from tests.support.trainer_side import Trained
 from tests.support.trainer_work import save_batch
-from tests.support.training import logits_of
+from tests.support.training import batch_logits
 from tests.support.trees import save_model
 
 RELEASE = "transformers>=4.50,<5"
@@ -95,15 +92,5 @@ def test_transformers_4_computes_the_logits_of_our_checkpoints_with_their_tokens
         theirs, chat = json.loads(line), ChatTokenizer(folder)
         assert theirs["ids"] == chat.text_ids(TEXT) and theirs["prompt"] == chat.prompt_token_ids("Who?"), name
         assert theirs["special"] == ["<|user|>"]
-        difference = (ours(folder, batch_file) - torch.tensor(theirs["logits"])[59:119]).abs().max()
+        difference = (batch_logits(folder, batch_file) - torch.tensor(theirs["logits"])[59:119]).abs().max()
         assert difference < 1e-4, f"{name}: logits differ by {difference:.1e}"
-
-
-def ours(folder: Path, batch_file: Path) -> torch.Tensor:
-    """Our logits of the completion's tokens."""
-    shape = read_shape(folder)
-    weights = TrainedWeights(shape, TrainHardware(compute_dtype="fp32"), CPU, sharded=False)
-    weights.load_checkpoint(folder)
-    flat = TrainerBatch(batch_file, shape.vocab_size).flat([0])
-    with torch.no_grad():
-        return logits_of(weights.policy, weights.policy.inputs(flat, torch.float32, CPU))

@@ -14,7 +14,7 @@ from stages.models.shape import read_shape
 from stages.sampling.client import GroupSamples
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.model.policy import Policy
-from stages.training.trainable import TrainableConfig
+from stages.training.trainable import EVERYTHING, TrainableConfig
 from stages.training.trainer_batch import TrainerBatch
 from stages.training.worker_group.hardware import TrainHardware
 from tests.support.policies import ARCHITECTURES
@@ -22,7 +22,6 @@ from tests.support.trainer_work import save_batch
 from tests.support.trees import save_model
 
 CPU = torch.device("cpu")
-EVERYTHING = TrainableConfig()
 LORA = TrainableConfig(
     parameters="lora", rank=4, alpha=8.0,
     projections=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),

@@ -15,6 +15,7 @@ from stages.training.model.master_weights import TrainedWeights
 from stages.training.model.placement import load_reference
 from stages.training.model.policy import DecoderModel, ModelInputs, Policy
 from stages.training.results import StepMetrics
+from stages.training.trainable import EVERYTHING, TrainableConfig
 from stages.training.trainer import Trainer
 from stages.training.trainer_batch import TrainerBatch
 from stages.training.worker_group.hardware import TrainHardware
@@ -84,3 +85,13 @@ def logits_of(model: DecoderModel, inputs: ModelInputs) -> torch.Tensor:
     assert isinstance(model, Policy)
     weight = model.decoder.tok_embeddings.weight if model.head is None else model.head.weight
     return model.predicting_states(inputs).to(weight.dtype) @ weight.t() / model.shape.logit_divisor
+
+
+def batch_logits(folder: Path, batch_file: Path, trainable: TrainableConfig = EVERYTHING) -> torch.Tensor:
+    """Logits of a completion's tokens, the only ones of a batch, under a checkpoint in float32."""
+    shape = read_shape(folder)
+    weights = TrainedWeights(shape, TrainHardware(compute_dtype="fp32"), CPU, sharded=False, trainable=trainable)
+    weights.load_checkpoint(folder)
+    flat = TrainerBatch(batch_file, shape.vocab_size).flat([0])
+    with torch.no_grad():
+        return logits_of(weights.policy, weights.policy.inputs(flat, torch.float32, CPU))
