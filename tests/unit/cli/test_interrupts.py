@@ -72,13 +72,16 @@ app.main()
 """
 
 
-@pytest.mark.parametrize(
-    ("waits_for", "number"),
-    [(name, signal.SIGINT) for name in ("lock", "solver", "pool", "deaf", "disguised", "thread")]
-    + [("pool", signal.SIGTERM), ("replaced", signal.SIGTERM)],
-)
-def test_a_signal_ends_a_command_with_one_line(waits_for: str, number: int) -> None:
-    command = [sys.executable, "-c", _PROGRAM, waits_for]
+_ENDS: dict[int, tuple[int, str]] = {
+    signal.SIGINT: (130, "error: interrupted; the same command continues where it stopped\n"),
+    signal.SIGTERM: (143, "error: terminated; the same command continues where it stopped\n"),
+}
+"""Exit status and output."""
+
+
+def _told(waits_for: str, number: int, program: str = _PROGRAM) -> tuple[int, str]:
+    """Sends a signal to a command that waits; returns its exit status and what it printed on stderr."""
+    command = [sys.executable, "-c", program, waits_for]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "waiting\n"
@@ -88,20 +91,22 @@ def test_a_signal_ends_a_command_with_one_line(waits_for: str, number: int) -> N
         except subprocess.TimeoutExpired:
             process.kill()
             raise
-    word, status = ("interrupted", 130) if number == signal.SIGINT else ("terminated", 143)
-    assert errors == f"error: {word}; the same command continues where it stopped\n"
-    assert process.returncode == status
+    return process.returncode, errors
+
+
+@pytest.mark.parametrize(
+    ("waits_for", "number"),
+    [(name, signal.SIGINT) for name in ("lock", "solver", "pool", "deaf", "disguised", "thread")]
+    + [("pool", signal.SIGTERM), ("replaced", signal.SIGTERM)],
+)
+def test_a_signal_ends_a_command_with_one_line(waits_for: str, number: int) -> None:
+    assert _told(waits_for, number) == _ENDS[number]
 
 
 def test_a_command_may_continue_with_a_change() -> None:
-    command = [sys.executable, "-c", _PROGRAM, "changed"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "waiting\n"
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=_LIMIT_S)
-    change = "with --until 7 instead of --more 3"
-    assert errors == f"error: interrupted; the same command {change} continues where it stopped\n"
+    status, line = _ENDS[signal.SIGINT]
+    changed = line.replace("same command", "same command with --until 7 instead of --more 3")
+    assert _told("changed", signal.SIGINT) == (status, changed)
 
 
 def test_a_background_job_goes_on_ignoring_ctrl_c() -> None:
@@ -131,8 +136,7 @@ app.main()
     ended = subprocess.run(
         [sys.executable, "-c", program, "lock"], capture_output=True, text=True, timeout=_LIMIT_S, check=False
     )
-    assert ended.stderr == "error: interrupted; the same command continues where it stopped\n"
-    assert ended.returncode == 130
+    assert (ended.returncode, ended.stderr) == _ENDS[signal.SIGINT]
 
 
 def test_a_signal_that_is_being_read_is_told_as_one() -> None:
@@ -150,11 +154,4 @@ os.read = slow
 app.main()
 """,
     )
-    command = [sys.executable, "-c", program, "replaced"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=_LIMIT_S)
-    assert errors == "error: terminated; the same command continues where it stopped\n"
-    assert process.returncode == 143
+    assert _told("replaced", signal.SIGTERM, program) == _ENDS[signal.SIGTERM]

@@ -46,21 +46,24 @@ def unchecked_shards(store: Store) -> list[str]:
     return [key for key in verify(store).unchecked if "/progress-" in key]
 
 
-def store_shard(store: Store, folder: str, rows: pl.DataFrame) -> str:
-    """Stores rows as an attempt does; returns the key."""
-    buffer = io.BytesIO()
-    rows.write_parquet(buffer, compression="zstd")
-    key = f"{folder}/rollouts-{hashlib.sha256(buffer.getvalue()).hexdigest()[:16]}.parquet"
-    store.write_bytes(key, buffer.getvalue())
-    return key
-
-
-def progress_folder(store: Store, place: Callable[[], object]) -> str:
-    """Where a sample that is cut short leaves its shards."""
+def died(opened: Opener, puzzles: list[Puzzle], shards: Callable[[pl.DataFrame], list[pl.DataFrame]]) -> Place:
+    """A place where `sample` was cut short, and has left these shards of the whole rollouts."""
+    answers = script(puzzles, {0, 1, 2, 3})
+    whole, place = opened("whole", answers), opened("run", answers)
+    table, store = rollouts_of(whole.ctx.store, whole.sampled(PLAIN)), place.ctx.store
+    place.speaker.fails_after = 2  # of two requests in flight, so that one group is stored
     with pytest.raises(TransientError):
-        place()
+        place.sampled(PLAIN)
     (folder,) = {key.rpartition("/")[0] for key in store.list("rollouts")}
-    return folder
+    store.delete(folder)
+    for rows in shards(table):
+        buffer = io.BytesIO()
+        rows.write_parquet(buffer, compression="zstd")
+        digest = hashlib.sha256(buffer.getvalue()).hexdigest()[:16]
+        store.write_bytes(f"{folder}/rollouts-{digest}.parquet", buffer.getvalue())
+    place.speaker.fails_after = 10**9
+    place.speaker.asked.clear()
+    return place
 
 
 def lost_race(slow: Place, quick: Place, make: Callable[[Place], Ref[Any]]) -> tuple[Ref[Any], dict[str, bytes]]:
@@ -131,17 +134,9 @@ def test_resampling_counts_a_completion_once_where_another_writer_died(opened: O
 
 def test_what_two_writers_left_is_adopted_once_and_nothing_is_lost(opened: Opener, puzzles: list[Puzzle]) -> None:
     """Both die; groups that only one of them stored are taken from a shard that also holds known ones."""
-    answers = script(puzzles, {0, 1, 2, 3})
-    whole = opened("whole", answers)
-    table = rollouts_of(whole.ctx.store, whole.sampled(PLAIN))
-    place = opened("run", answers)
-    place.speaker.fails_after = 2  # of two requests in flight, so that one group is stored
-    folder = progress_folder(place.ctx.store, lambda: place.sampled(PLAIN))
-    place.ctx.store.delete(folder)
-    for groups in ((0, 1), (1, 2), (2, 0)):
-        store_shard(place.ctx.store, folder, table.filter(pl.col("group").is_in(groups)))
-    place.speaker.fails_after = 10**9
-    place.speaker.asked.clear()
+    place = died(
+        opened, puzzles, lambda table: [table.filter(pl.col("group").is_in(two)) for two in ((0, 1), (1, 2), (2, 0))]
+    )
     ref = place.sampled(PLAIN)
     rollouts = rollouts_of(place.ctx.store, ref)
     assert (len(rollouts), twice(rollouts, "group", "sample")) == (12, 0)
@@ -189,17 +184,8 @@ def test_a_signal_while_a_group_is_taken_leaves_no_part_of_it(
 def test_a_part_of_a_group_that_was_stored_is_sampled_again_and_the_whole_groups_beside_it_are_not(
     opened: Opener, puzzles: list[Puzzle]
 ) -> None:
-    answers = script(puzzles, {0, 1, 2, 3})
-    whole = opened("whole", answers)
-    table = rollouts_of(whole.ctx.store, whole.sampled(PLAIN))
-    place = opened("run", answers)
-    place.speaker.fails_after = 2  # of two requests in flight, so that one group is stored
-    folder = progress_folder(place.ctx.store, lambda: place.sampled(PLAIN))
-    place.ctx.store.delete(folder)
-    short = table.filter((pl.col("group") != 1) | (pl.col("sample") < 2))
-    store_shard(place.ctx.store, folder, short.filter(pl.col("group") < 3))
-    place.speaker.fails_after = 10**9
-    place.speaker.asked.clear()
+    short = (pl.col("group") != 1) | (pl.col("sample") < 2)
+    place = died(opened, puzzles, lambda table: [table.filter(short, pl.col("group") < 3)])
     rollouts = rollouts_of(place.ctx.store, place.sampled(PLAIN))
     assert (len(rollouts), twice(rollouts, "group", "sample")) == (12, 0)
     order = taken_order(puzzles)
