@@ -29,9 +29,10 @@ from flows.config.recipe import Recipe
 from flows.config.recipes import load_recipe
 from flows.lookup.history import read_run
 from tests.support.bars import Bar, tell
+from tests.support.boards import evaluated
 from tests.support.scaled_recipes import as_toml
 from tests.support.seeded import joined, over_seeds, parse, run_store, seeded_parser
-from tests.support.whole_runs import deerstalker, from_warm_start, train
+from tests.support.whole_runs import from_warm_start, train
 
 SEEDS = (831, 832, 833, 834, 835)
 PARTS = ("v1", "v2", "v3")
@@ -142,8 +143,7 @@ class Seed:
         words = ["--puzzles", f"{run}:test", "--count", str(final.puzzles), "--samples", "1"]
         words += ["--max-tokens", str(final.sampled.max_tokens), "--store", self._store]
         words += ["--profile", self._options.profile]
-        document = deerstalker("evaluate", "--checkpoint", f"{run}@{iteration}", *words)
-        return 100 * document["gradings"]["strict"]["greedy"]["accuracy"]["mean"]
+        return evaluated(f"{run}@{iteration}", *words)["greedy_accuracy"]
 
     def v3(self) -> dict[str, dict[str, float]]:
         """Returns values, rewards and lengths of each arm at the end, and its gain."""

@@ -22,9 +22,10 @@ from typing import Any
 
 from flows.config.recipes import load_recipe
 from tests.support.bars import Bar, tell
+from tests.support.boards import evaluated
 from tests.support.scaled_recipes import as_toml
 from tests.support.seeded import joined, over_seeds, parse, run_store, seeded_parser
-from tests.support.whole_runs import deerstalker, figures_of, from_warm_start, train, warm_start_of
+from tests.support.whole_runs import figures_of, from_warm_start, train, warm_start_of
 
 SEEDS = (801, 802, 803, 804, 805)
 BOARD_SEEDS = (841, 842, 843)
@@ -95,10 +96,8 @@ def _on_board(run: str, board: tuple[int, int, int], options: argparse.Namespace
         suite.write_text(f'title = "Another board"\npuzzles = {as_toml(puzzles)}\n')
         for when, checkpoint in (("before", f"{run}@0"), ("after", run)):
             settings = ["--store", store, "--profile", options.profile, "--samples", str(UNSEEN_SAMPLES)]
-            measured = deerstalker("evaluate", "--checkpoint", checkpoint, "--suite", str(suite), *settings)
-            for mode in ("sampled", "greedy"):
-                figures[f"{mode}_exact_{when}"] = 100 * measured["gradings"]["strict"][mode]["exact"]["mean"]
-                figures[f"{mode}_accuracy_{when}"] = 100 * measured["gradings"]["strict"][mode]["accuracy"]["mean"]
+            measured = evaluated(checkpoint, "--suite", str(suite), *settings)
+            figures |= {f"{name}_{when}": value for name, value in measured.items()}
     return figures
 
 

@@ -21,7 +21,6 @@ and 806 agreed, and the recipe was turned.
 """
 
 import argparse
-import json
 import math
 import statistics
 import sys
@@ -41,6 +40,7 @@ from stages.environments.generate import generate_nth
 from stages.environments.puzzle import Puzzle
 from stages.environments.temporal_clue.config import ConceptConfig, PuzzleConfig
 from tests.support.bars import Bar, tell
+from tests.support.boards import on_puzzles
 from tests.support.concept_proofs import Proof, entropy, prove, used_concepts
 from tests.support.seeded import joined, parse, run_store, seeded_parser
 from tests.support.whole_runs import deerstalker, train
@@ -122,13 +122,9 @@ def harder(seed: int, store: Path, options: argparse.Namespace) -> dict[str, flo
     row: dict[str, float] = {}
     pairs = matched(board, seed + 1_000_000, options.hard, digests(store, "answers_only", "train", "val"))
     for name, puzzles in zip(("hard", "random"), pairs, strict=True):
-        file = store / f"{name}.json"
-        fields = [{"num_clues": one.num_clues, "prompt": one.prompt, "solution": one.solution} for one in puzzles]
-        file.write_text(json.dumps(fields))
-        sampling = ["--count", str(len(puzzles)), "--max-tokens", str(recipe.final.sampled.max_tokens)]
-        where = ["--puzzles", str(file), "--store", str(store), "--profile", options.profile]
-        strict = deerstalker("evaluate", "--checkpoint", "answers_only", *where, *sampling)["gradings"]["strict"]
-        row |= {f"{name}_{mode}_exact": 100 * strict[mode]["exact"]["mean"] for mode in ("sampled", "greedy")}
+        longest = recipe.final.sampled.max_tokens
+        figures = on_puzzles("answers_only", puzzles, store / f"{name}.json", str(store), options.profile, longest)
+        row |= {f"{name}_{mode}_exact": figures[f"{mode}_exact"] for mode in ("sampled", "greedy")}
         row[f"{name}_puzzles"] = len(puzzles)
     return row
 

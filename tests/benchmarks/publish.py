@@ -15,10 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
-
-from pydantic import BaseModel
 
 from artifacts.address import ArtifactAddress
 from artifacts.identity import Identity
@@ -31,19 +28,15 @@ TARGET = 0.9
 _BLOCK_BYTES = 16 << 20
 
 
-class Nothing(BaseModel):
-    """The config of a stage that has none."""
+Round = dict[str, float]
+"""Seconds of each side in one round."""
 
 
-@dataclass(frozen=True)
-class Round:
-    """Seconds of one round."""
-
-    ours_s: float
-    cp_s: float
-    rclone_s: float
-    check_s: float
-    cat_s: float
+def write_random(path: Path, size_bytes: int) -> None:
+    """Writes a file that cannot be compressed."""
+    with path.open("wb") as stream:
+        for start in range(0, size_bytes, _BLOCK_BYTES):
+            stream.write(os.urandom(min(_BLOCK_BYTES, size_bytes - start)))
 
 
 class Bench:
@@ -53,10 +46,7 @@ class Bench:
         self.source, self.disk = source, disk
         self.store = Store.open(str(disk / "store"))
         for number in range(files):
-            size_bytes = (size_mb << 20) // files
-            with (source / f"__{number}_0.distcp").open("wb") as stream:
-                for start in range(0, size_bytes, _BLOCK_BYTES):
-                    stream.write(os.urandom(min(_BLOCK_BYTES, size_bytes - start)))
+            write_random(source / f"__{number}_0.distcp", (size_mb << 20) // files)
         self._rounds = 0
         self._ref: Ref[OptimizerState] | None = None
 
@@ -74,11 +64,11 @@ class Bench:
         seconds |= {name: self._timed(reads[name]) for name in order}
         progress(f"round {self._rounds}: {seconds}")
         self.store.delete("runs")
-        return Round(*(seconds[name] for name in ("ours", "cp", "rclone", "check", "cat")))
+        return {f"{name}_s": seconds[name] for name in ("ours", "cp", "rclone", "check", "cat")}
 
     def _ours(self) -> None:
         address = ArtifactAddress(self.store, f"runs/r/iterations/{self._rounds:04d}/optimizer_state", OptimizerState)
-        attempt = address.attempt(Identity.of("finetune", 1, Nothing()))
+        attempt = address.attempt(Identity.of("finetune", 1, {}))
         with attempt.folder(self.disk) as folder:
             for path in sorted(self.source.iterdir()):
                 shutil.copyfile(path, folder / path.name)
@@ -122,7 +112,7 @@ class Bench:
 
 def summary(rounds: list[Round], size_mb: int) -> dict[str, float]:
     """Median throughputs in MB/s, and the ratios of the medians."""
-    median = {name: statistics.median(asdict(one)[name] for one in rounds) for name in asdict(rounds[0])}
+    median = {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
     figures = {f"{name.removesuffix('_s')}_mb_per_s": size_mb / seconds for name, seconds in median.items()}
     return figures | {
         "of_cp": median["cp_s"] / median["ours_s"],
@@ -151,7 +141,7 @@ def main() -> None:
         Bar.at_least("cp's seconds over ours", figures["of_cp"], TARGET),
         Bar.at_least("rclone copy's seconds over ours", figures["of_rclone"], TARGET),
     ]
-    report = {"size_mb": options.size_mb, "files": options.files, **figures, "rounds": [asdict(one) for one in rounds]}
+    report = {"size_mb": options.size_mb, "files": options.files, **figures, "rounds": rounds}
     tell(report, bars, as_json=options.json)
 
 

@@ -15,35 +15,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
-
-from pydantic import BaseModel
 
 from artifacts.address import ArtifactAddress
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref
 from artifacts.store.store import Store
+from tests.benchmarks.publish import write_random
 from tests.support.bars import Bar, parser_of, tell
 from tests.support.servers import S3Server, rclone_server
 
 BUCKET, TARGET = "benchmark", 0.8
-_BLOCK_BYTES = 16 << 20
-
-
-class Nothing(BaseModel):
-    """The config of a stage that has none."""
-
-
-@dataclass(frozen=True)
-class Round:
-    """Seconds of one round."""
-
-    ours_up_s: float
-    rclone_up_s: float
-    ours_down_s: float
-    rclone_down_s: float
+Round = dict[str, float]
+"""Seconds of each side and way in one round."""
 
 
 class Bench:
@@ -53,9 +38,7 @@ class Bench:
         self.server, self.scratch, self.size_bytes = server, scratch, size_mb << 20
         self.source = scratch / "source"
         self.source.mkdir()
-        with (self.source / "model.safetensors").open("wb") as stream:
-            for start in range(0, self.size_bytes, _BLOCK_BYTES):
-                stream.write(os.urandom(min(_BLOCK_BYTES, self.size_bytes - start)))
+        write_random(self.source / "model.safetensors", self.size_bytes)
         (self.source / "config.json").write_text("{}")
         self._rounds = 0
         self._ref: Ref[Checkpoint] | None = None
@@ -64,12 +47,14 @@ class Bench:
         """Up and down, once each way; who goes first changes with every round."""
         self._rounds += 1
         order = 1 if self._rounds % 2 else -1
-        up = {action: self._timed(action) for action in (self._ours_up, self._rclone_up)[::order]}
-        down = {action: self._timed_down(action) for action in (self._ours_down, self._rclone_down)[::order]}
+        up = {"ours_up_s": self._ours_up, "rclone_up_s": self._rclone_up}
+        down = {"ours_down_s": self._ours_down, "rclone_down_s": self._rclone_down}
+        seconds = {name: self._timed(up[name]) for name in list(up)[::order]}
+        seconds |= {name: self._timed_down(down[name]) for name in list(down)[::order]}
         store = self._open()
         store.delete("runs")
         store.delete("rclone")
-        return Round(up[self._ours_up], up[self._rclone_up], down[self._ours_down], down[self._rclone_down])
+        return {name: seconds[name] for name in (*up, *down)}
 
     def _open(self) -> Store:
         return Store.open(f"s3://{BUCKET}", options=self.server.options())
@@ -78,7 +63,7 @@ class Bench:
         return ArtifactAddress(store, f"runs/r/iterations/{self._rounds:04d}/checkpoint", Checkpoint)
 
     def _ours_up(self) -> None:
-        identity = Identity.of("finetune", 1, Nothing())
+        identity = Identity.of("finetune", 1, {})
         attempt = self._slot(self._open()).attempt(identity)
         with attempt.folder(self.scratch) as folder:
             for path in self.source.iterdir():
@@ -127,12 +112,8 @@ def summary(rounds: list[Round], size_mb: int) -> dict[str, float]:
     figures: dict[str, float] = {}
     for way in ("up", "down"):
         for who in ("ours", "rclone"):
-            figures[f"{who}_{way}_mb_per_s"] = statistics.median(
-                size_mb / getattr(one, f"{who}_{way}_s") for one in rounds
-            )
-        figures[f"{way}_ratio"] = statistics.median(
-            getattr(one, f"rclone_{way}_s") / getattr(one, f"ours_{way}_s") for one in rounds
-        )
+            figures[f"{who}_{way}_mb_per_s"] = statistics.median(size_mb / one[f"{who}_{way}_s"] for one in rounds)
+        figures[f"{way}_ratio"] = statistics.median(one[f"rclone_{way}_s"] / one[f"ours_{way}_s"] for one in rounds)
     return figures
 
 
@@ -159,7 +140,7 @@ def main() -> None:
     figures = summary(rounds, options.size_mb)
     ratios = {way: figures[f"{way}_ratio"] for way in ("up", "down")}
     bars = [Bar.at_least(f"rclone's seconds over ours, {way}", ratio, TARGET) for way, ratio in ratios.items()]
-    report = {"size_mb": options.size_mb, **figures, "rounds": [asdict(one) for one in rounds]}
+    report = {"size_mb": options.size_mb, **figures, "rounds": rounds}
     tell(report, bars, as_json=options.json)
 
 
