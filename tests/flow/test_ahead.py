@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from artifacts.reading import Artifact
 from artifacts.store.store import Store
 from artifacts.verification import verify
 from tests.support.installed import ONE_ENGINE, SLOWLY, TINY
+from tests.support.processes import DEERSTALKER
 from tests.support.tiny_runs import AHEAD
 from tests.support.waiting import changes, wait_until
 
@@ -32,7 +32,7 @@ class Commands:
 
     def start(self, role: str) -> subprocess.Popen[bytes]:
         """Starts the command as a user would; its log is `ROLE.txt`."""
-        command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(TINY), "--json"]
+        command = [DEERSTALKER, "train", "--recipe", str(TINY), "--json"]
         command += ["--run", LAYOUT.run, "--profile", str(ONE_ENGINE), "--set-profile", SLOWLY]
         command += ["--store", str(self.store), "--role", role]
         command += [word for setting in AHEAD for word in ("--set", setting)]

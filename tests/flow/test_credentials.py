@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Generator
 from contextlib import suppress
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import DEERSTALKER
 from tests.support.secrets import holders_of
 from tests.support.servers import start_rclone
 
@@ -44,7 +44,7 @@ def test_no_credential_is_written_anywhere(tmp_path: Path, short_folder: Path) -
 
     def make(**changes: str) -> subprocess.CompletedProcess[str]:
         command = [
-            str(Path(sys.executable).with_name("deerstalker")), "puzzles", "make", "--size", "reduced", "--count", "3",
+            DEERSTALKER, "puzzles", "make", "--size", "reduced", "--count", "3",
             "--val", "0", "--test", "0", "--out", "s3://secretive/here", "--json", "--debug",
         ]  # fmt: skip
         return subprocess.run(

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from artifacts.store.store import Store
 from artifacts.verification import verify
 from tests.support.json_page import check_documented
-from tests.support.processes import marked
+from tests.support.processes import DEERSTALKER, marked
 from tests.support.specialists import SHAPE, publish_specialist, write_specialist
 from tests.support.waiting import wait_until
 
@@ -23,9 +22,8 @@ LIMIT_S = 600.0
 
 
 def merge_command(store: Path) -> list[str]:
-    program = str(Path(sys.executable).with_name("deerstalker"))
     models = ["--model", "models/seed1", "--base", "models/seed0"]
-    return [program, "merge", *models, "--store", str(store), "--json"]
+    return [DEERSTALKER, "merge", *models, "--store", str(store), "--json"]
 
 
 def merged(store: Path, environment: dict[str, str]) -> dict[str, object]:
