@@ -34,7 +34,8 @@ from stages.models.tokenizers.chat import find_chat_template
 from stages.sampling.config import EngineHardware
 from stages.sampling.endpoint import Endpoint
 from stages.sampling.engine import Engine
-from tests.support.api_side import KEY_VARIABLE, ask, context, publish, question, write_models
+from tests.support.api_side import KEY_VARIABLE, ask, publish, question, write_models
+from tests.support.contexts import make_context
 from tests.support.engine_facts import facts
 from tests.support.engines import TEXTS
 from tests.support.fault_proxy import API_FAULTS, FaultProxy, at_random, fault_proxy
@@ -131,7 +132,7 @@ class Place:
 @pytest.fixture
 def place(api: Api, tmp_path: Path) -> Generator[Place]:
     store = Store.open(str(tmp_path / "store"))
-    with fault_proxy(api.socket, lambda *_: None) as proxy, context(store, tmp_path / "scratch") as ctx:
+    with fault_proxy(api.socket, lambda *_: None) as proxy, make_context(store, tmp_path / "scratch") as ctx:
         yield Place(store, ctx, publish(store, api.puzzles), proxy, tmp_path)
 
 
@@ -161,7 +162,7 @@ def test_answers_of_the_route_are_stored_whole_graded_and_never_bought_again(pla
 def test_faults_of_a_provider_are_tried_again_and_answers_broken_off_count(place: Place) -> None:
     quiet = ask(place.ctx, place.model(), place.puzzles)
     again = Place(Store.open(str(place.folder / "other")), place.ctx, place.puzzles, place.proxy, place.folder)
-    with context(again.store, place.folder / "other-scratch") as ctx:
+    with make_context(again.store, place.folder / "other-scratch") as ctx:
         puzzles = publish(again.store, [question(f"Who was it? {number}", "?") for number in range(24)])
         once = iter(["stalled"])  # it takes the whole time limit, within which a busy engine answers
         at_times = at_random(0.5, seed=4, faults=[fault for fault in API_FAULTS if fault != "stalled"])

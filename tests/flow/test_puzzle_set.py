@@ -1,11 +1,9 @@
 """`deerstalker puzzles make`, killed on the way: what was drawn is kept, and the puzzles are those of a quiet run."""
 
 import json
-import logging
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,12 +13,12 @@ from artifacts.reading import Artifact
 from artifacts.refs import Puzzles, Ref
 from artifacts.schemas import PUZZLES
 from artifacts.store.store import Store
-from stages.context import Profile, StageContext
 from stages.environments.generate import TIERS
 from stages.environments.tables import from_table
 from stages.prepare import PrepareConfig, prepare
+from tests.support.contexts import make_context
 from tests.support.json_page import check_documented
-from tests.support.processes import marked
+from tests.support.processes import DEERSTALKER, marked
 from tests.support.waiting import changes, output_of, wait_until
 
 SET = PrepareConfig(puzzle=TIERS["small"], train=32, val=4, test=4, seed=2)
@@ -32,7 +30,7 @@ MARK = "DEERSTALKER_TEST_STORE"
 
 def start(out: Path, prefect_api_url: str, *sizes: str) -> subprocess.Popen[str]:
     command = [
-        str(Path(sys.executable).with_name("deerstalker")), "puzzles", "make", "--size", "small", *sizes,
+        DEERSTALKER, "puzzles", "make", "--size", "small", *sizes,
         "--seed", "2", "--out", str(out), "--json",
     ]  # fmt: skip
     environment = {**os.environ, MARK: str(out), "PREFECT_API_URL": prefect_api_url}
@@ -75,13 +73,7 @@ def test_a_killed_command_is_continued_and_ends_the_same(tmp_path: Path, prefect
     output, _ = output_of(start(store, prefect_api_url, *SIZES), LIMIT_S, store)
     made = json.loads(output)
     assert {path: written for path, written in drawn(store).items() if path in before} == before
-    with StageContext(
-        Store.open("memory://undisturbed-set"),
-        tmp_path / "scratch",
-        Profile(workers=1),
-        lambda *_: None,
-        logging.getLogger(),
-    ) as ctx:
+    with make_context(Store.open("memory://undisturbed-set"), tmp_path / "scratch") as ctx:
         undisturbed = prepare(ctx, SET, out=ArtifactAddress(ctx.store, "set", Puzzles))
     assert made["artifact"]["digest"] == undisturbed.digest
     train = Artifact.open(Store.open(str(store)), Ref(**made["artifact"])).read_table("train.parquet", PUZZLES)
@@ -101,10 +93,7 @@ def test_a_file_that_was_killed_on_the_way_goes_on_too(tmp_path: Path, prefect_a
     assert written["puzzles"] == 64
     check_documented("puzzles make", written, unmet={"store", "train", "val", "test", "artifact", "report"})
     assert list(tmp_path.iterdir()) == [path]
-    undisturbed = StageContext(
-        Store.open("memory://undisturbed-file"), tmp_path / "scratch", Profile(), lambda *_: None, logging.getLogger()
-    )
-    with undisturbed as ctx:
+    with make_context(Store.open("memory://undisturbed-file"), tmp_path / "scratch") as ctx:
         ref = prepare(
             ctx,
             SET.model_copy(update={"train": 64, "val": 0, "test": 0}),

@@ -6,7 +6,6 @@ after the other, as the flow does but without Prefect, and prints each model's f
 
 import hashlib
 import json
-import logging
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -26,9 +25,10 @@ from stages.answering.limits import Budget
 from stages.answering.measured import BenchmarkedModel, measured
 from stages.answering.purchase import Service
 from stages.answering.stored import answers_key
-from stages.context import Profile, StageContext
+from stages.context import StageContext
 from stages.environments.puzzle import Puzzle
 from stages.environments.tables import to_table
+from tests.support.contexts import make_context
 
 KEY_VARIABLE = "TEST_API_KEY"
 
@@ -71,11 +71,6 @@ def _toml(value: Any) -> str:
     return json.dumps(value)
 
 
-def context(store: Store, scratch: Path) -> StageContext:
-    """Returns the context of a stage that needs no engine."""
-    return StageContext(store, scratch, Profile(workers=1), lambda *_: None, logging.getLogger("test"))
-
-
 def ask(
     ctx: StageContext, model: ApiModel, puzzles: Ref[Puzzles], samples: int = 1, *, count: int = 1000, **service: Any
 ) -> BenchmarkedModel:
@@ -99,7 +94,7 @@ def ask(
 def main(store_url: str, file: str, key: str, samples: str) -> None:
     """Asks every model of a file."""
     store = Store.open(store_url)
-    with tempfile.TemporaryDirectory() as scratch, context(store, Path(scratch)) as ctx:
+    with tempfile.TemporaryDirectory() as scratch, make_context(store, Path(scratch)) as ctx:
         for model in load_models(file):
             assert isinstance(model, ApiModel)
             figures = ask(ctx, model, Artifact.at(store, key, Puzzles).ref, int(samples))

@@ -6,7 +6,6 @@ chance of a right answer rises from iteration to iteration.
 
 import hashlib
 import json
-import logging
 import platform
 import random
 import tempfile
@@ -25,7 +24,7 @@ from artifacts.store.store import Store
 from flows.config.recipe import Recipe
 from flows.config.recipes import validate
 from flows.session.frozen import freeze_recipe
-from stages.context import Profile, StageContext
+from stages.context import StageContext
 from stages.environments import environment
 from stages.environments.puzzle import Puzzle
 from stages.environments.tables import count_deductions, deduction_columns, graded_texts, puzzles_by_id
@@ -37,6 +36,7 @@ from stages.statistics.records import read_decision
 from stages.statistics.totals import totals
 from stages.strategies.figures import sample_figures
 from tests.support import memory_store
+from tests.support.contexts import make_context
 
 memory_store.register()
 REDUCED = {"connectives": False, "fixed_cast": True, "fixed_rooms": True, "questions": "placements"}
@@ -64,11 +64,6 @@ def make_run(
     for key, data in _published(run, iterations, seed, derives, platform.node()).items():
         store.write_bytes(key, data)
     return RunLayout(run)
-
-
-def make_context(store: Store, scratch: Path) -> StageContext:
-    """Returns the context of stages that need neither engine nor trainer."""
-    return StageContext(store, scratch, Profile(workers=1), lambda *_: None, logging.getLogger("made"))
 
 
 def _set_address(store: Store, config: PrepareConfig) -> ArtifactAddress[Puzzles]:

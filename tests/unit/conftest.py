@@ -12,7 +12,8 @@ from prefect.client.schemas.objects import FlowRun
 from artifacts.layout import RunLayout
 from artifacts.store.store import Store
 from flows.opening import RunRequest
-from stages.context import Profile, StageContext
+from stages.context import StageContext
+from tests.support.contexts import make_context
 from tests.support.made_run import make_run
 
 
@@ -37,6 +38,5 @@ def request_of_mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
 @pytest.fixture
 def ctx(tmp_path: Path) -> Iterator[StageContext]:
     """A context of stages over an empty directory store."""
-    store, log = Store.open(str(tmp_path / "store")), logging.getLogger("test")
-    with StageContext(store, tmp_path / "scratch", Profile(), lambda *_: None, log) as ctx:
+    with make_context(Store.open(str(tmp_path / "store")), tmp_path / "scratch") as ctx:
         yield ctx

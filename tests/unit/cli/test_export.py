@@ -1,7 +1,6 @@
 """`deerstalker export` to a folder: full weights, an adapter, and what is refused in one line."""
 
 import json
-import logging
 import os
 import signal
 import subprocess
@@ -16,7 +15,6 @@ from artifacts.identity import Identity
 from artifacts.refs import Checkpoint
 from artifacts.store.store import Store
 from flows.cli.app import run_command
-from stages.context import Profile, StageContext
 from stages.models.adapter_config import ADAPTER_CONFIG
 from stages.models.adapters import ADAPTER_WEIGHTS
 from stages.models.exporting.folder import draft_of
@@ -24,6 +22,7 @@ from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.tensors import WEIGHTS, check_weights
 from stages.optional.adopt import adopt
 from tests.support.adapters import save_adapter
+from tests.support.contexts import make_context
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +34,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     with attempt.folder(tmp_path) as folder:
         make_scratch(ScratchModel(layers=2, vocabulary=300), ["Who was it?"], folder)
     base = attempt.publish({"licence": "mit"})
-    with StageContext(store, tmp_path / "scratch", Profile(), lambda *_: None, logging.getLogger("test")) as ctx:
+    with make_context(store, tmp_path / "scratch") as ctx:
         adapter = save_adapter(tmp_path / "adapter", ctx.local_folder(base))
         adopt(ctx, str(adapter), base, out=ArtifactAddress(store, "models/adopted", Checkpoint))
     return str(tmp_path / "store")

@@ -28,7 +28,7 @@ from flows.upkeep.retention import Retention, plan
 from stages.grade import grade
 from stages.pack import pack
 from stages.training.saved_state import STATE_FOLLOWS
-from tests.support.made_run import make_context
+from tests.support.contexts import make_context
 
 QUICKSTART, SMOLLM2 = load_recipe("answers_only"), load_recipe("smollm2")
 LAST_TWO = Retention(parts=("optimizer_state",), keep_last=2, comparisons=True)

@@ -30,7 +30,7 @@ from stages.environments.generate import TIERS, generate
 from stages.environments.tables import to_table
 from stages.optional.advance import AdvanceConfig, advance
 from stages.training.launch import Weights
-from tests.support.made_run import make_context
+from tests.support.contexts import make_context
 from tests.support.sessions import made_session
 
 LAYOUT = RunLayout("advance")

@@ -21,7 +21,8 @@ from flows.report.summary import phase_rows
 from flows.report.terminal.live import print_iterations
 from stages.curriculum.progress import read_progress
 from stages.optional.advance import AdvanceConfig, advance
-from tests.support.made_run import make_context, make_run
+from tests.support.contexts import make_context
+from tests.support.made_run import make_run
 
 
 @pytest.fixture(scope="module")

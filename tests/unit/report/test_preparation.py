@@ -35,8 +35,9 @@ from flows.report.summary import print_summary, summary
 from flows.report.terminal.live import table_header, table_row
 from stages.curriculum.pass_rates import RUN, rate_figures
 from stages.optional.update_rates import update_rates
+from tests.support.contexts import make_context
 from tests.support.json_page import check_documented
-from tests.support.made_run import NOT_MADE, make_context, make_run
+from tests.support.made_run import NOT_MADE, make_run
 
 PRETRAIN = {"run": "<b>other", "first": 3, "last": 6, "epochs": 1, "updates": 2}
 START = (

@@ -1,6 +1,5 @@
 """Puzzles, a small model that knows their words, and places where a speaker answers for it."""
 
-import logging
 from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
@@ -8,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from artifacts.store.store import Store
-from stages.context import Profile, StageContext
 from stages.environments.generate import TIERS, generate
 from stages.environments.logic_puzzles.answers import write_answer
 from stages.environments.puzzle import Puzzle
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.sampling.config import EngineHardware
+from tests.support.contexts import make_context
 from tests.support.speaker import WRONG, Opener, Place, Speaker, served
 
 
@@ -44,10 +43,9 @@ def opened(tmp_path: Path, puzzles: list[Puzzle], model: Path) -> Generator[Open
         def place(name: str, script: dict[str, list[str]], kind: type[Speaker] = Speaker) -> Place:
             speaker = kind(model, script)
             url = stack.enter_context(served(speaker))
-            profile = Profile(engine=EngineHardware(external_urls=(url,), restarts=0, max_num_seqs=1))
-            store = Store.open(str(tmp_path / name))
-            log = logging.getLogger("test")
-            ctx = StageContext(store, tmp_path / f"{name}-scratch-{id(speaker)}", profile, lambda *_: None, log)
+            engine = EngineHardware(external_urls=(url,), restarts=0, max_num_seqs=1)
+            store, scratch = Store.open(str(tmp_path / name)), tmp_path / f"{name}-scratch-{id(speaker)}"
+            ctx = make_context(store, scratch, engine=engine)
             return Place(stack.enter_context(ctx), speaker, puzzles, model)
 
         yield place

@@ -1,6 +1,5 @@
 """The local copies of artifacts that a run with a store on S3 keeps."""
 
-import logging
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,8 @@ from artifacts.address import ArtifactAddress
 from artifacts.identity import Identity
 from artifacts.refs import Checkpoint, Ref
 from artifacts.store.store import Store
-from stages.context import Profile, StageContext
+from stages.context import StageContext
+from tests.support.contexts import make_context
 
 LARGE = 200
 """Bytes of the weights in this test; the limit is 100."""
@@ -28,8 +28,7 @@ def published(ctx: StageContext, n: int) -> Ref[Checkpoint]:
 def test_weights_of_old_iterations_leave_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An iteration reads the base and the newest weights; weights that are needed again are downloaded again."""
     monkeypatch.setattr("stages.context._LARGE_BYTES", 100)
-    store, log = Store.open("memory://copies"), logging.getLogger("test")
-    with StageContext(store, tmp_path, Profile(), lambda *_: None, log) as ctx:
+    with make_context(Store.open("memory://copies"), tmp_path) as ctx:
         weights = [published(ctx, 0)]
         for n in range(1, 6):
             stage = ctx.reporting_to(lambda *_: None)  # as each stage has a context of its own
@@ -44,11 +43,9 @@ def test_weights_of_old_iterations_leave_the_disk(tmp_path: Path, monkeypatch: p
         assert again.read_bytes() == bytes([2]) * LARGE
 
 
-def test_a_folder_of_the_store_is_never_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_the_store_is_never_touched(ctx: StageContext, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stages.context._LARGE_BYTES", 100)
-    store, log = Store.open(str(tmp_path / "store")), logging.getLogger("test")
-    with StageContext(store, tmp_path / "scratch", Profile(), lambda *_: None, log) as ctx:
-        ref = published(ctx, 1)
-        for _ in range(3):
-            ctx.remove_old_copies()
-        assert (ctx.local_folder(ref) / "model.safetensors").is_file()
+    ref = published(ctx, 1)
+    for _ in range(3):
+        ctx.remove_old_copies()
+    assert (ctx.local_folder(ref) / "model.safetensors").is_file()

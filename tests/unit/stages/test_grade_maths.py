@@ -1,7 +1,6 @@
 """Grades of mathematics by the recipes that learn it: rewards as published, and reasons of missing verdicts."""
 
 import json
-import logging
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +15,11 @@ from artifacts.refs import Grades, Puzzles, Rollouts
 from artifacts.schemas import GRADES, GRADES_FILE, PUZZLES, ROLLOUTS, as_table
 from artifacts.store.store import Store
 from flows.config.recipes import load_recipe
-from stages.context import Profile, StageContext
 from stages.environments.generate import MathsConfig
 from stages.environments.puzzle import Puzzle
 from stages.environments.tables import to_table
 from stages.grade import grade
+from tests.support.contexts import make_context
 
 THOUGHT = "\n</think>\n"
 TEXTS = (
@@ -39,7 +38,7 @@ def graded(recipe: str, folder: Path) -> tuple[list[float], list[bool], dict[str
     problem = Puzzle("1", settings.puzzles.puzzle.environment_name, "2 + 2 = ?", {"answer": "4"}, 0, None, "d", {})
     problem = replace(problem, thinking=settings.puzzles.thinking)
     store = Store.open(str(folder / "store"))
-    ctx = StageContext(store, folder, Profile(workers=1), lambda *_: None, logging.getLogger("test"))
+    ctx = make_context(store, folder)
     puzzles = ArtifactAddress(store, "puzzles", Puzzles).attempt(Identity.of("prepare", 1, {}))
     puzzles.write_table("train.parquet", to_table([problem]), PUZZLES)
     rows = [

@@ -1,7 +1,6 @@
 """Puzzle sets: splits share nothing, and what an interrupted attempt has drawn is found again."""
 
 import json
-import logging
 import multiprocessing
 import threading
 from collections.abc import Iterator
@@ -15,12 +14,13 @@ from artifacts.reading import Artifact
 from artifacts.refs import Puzzles, Ref
 from artifacts.schemas import PUZZLES
 from artifacts.store.store import Store
-from stages.context import Profile, StageContext
+from stages.context import StageContext
 from stages.draw import address_of, draw
 from stages.environments.generate import TIERS, PuzzleConfig, ZebraConfig
 from stages.environments.puzzle import Puzzle
 from stages.environments.tables import from_table
 from stages.prepare import SPLITS, PrepareConfig, prepare
+from tests.support.contexts import make_context
 
 EASY = PrepareConfig(puzzle=TIERS["easy"], train=10, val=4, test=4, seed=5)
 
@@ -29,8 +29,7 @@ EASY = PrepareConfig(puzzle=TIERS["easy"], train=10, val=4, test=4, seed=5)
 def ctx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StageContext]:
     """A place for all tests of this file, with one process that generates; each test has its own puzzles or keys."""
     folder = tmp_path_factory.mktemp("prepare")
-    store, log = Store.open(str(folder / "store")), logging.getLogger("test")
-    with StageContext(store, folder / "scratch", Profile(workers=1), lambda *_: None, log) as ctx:
+    with make_context(Store.open(str(folder / "store")), folder / "scratch") as ctx:
         yield ctx
 
 

@@ -28,7 +28,8 @@ from stages.statistics.estimates import estimate_difference
 from stages.statistics.records import MeasuredCheckpoint, PromotionDecision
 from stages.training.launch import Weights
 from stages.training.saved_state import STATE_FOLLOWS
-from tests.support.made_run import make_context, make_run
+from tests.support.contexts import make_context
+from tests.support.made_run import make_run
 
 
 def test_the_best_so_far_stands_and_the_pointer_follows(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from artifacts.store.store import Store
 from stages.promote import promoted_checkpoint
 from stages.statistics.estimates import estimate_difference, estimate_gain
 from stages.statistics.records import PromotionDecision, ReportFigures, read_decision
-from tests.support.made_run import make_context, make_run
+from tests.support.contexts import make_context
+from tests.support.made_run import make_run
 
 CHECKPOINT = {"kind": "Checkpoint", "key": "runs/a/checkpoint", "digest": "c" * 64}
 REPORT = {"kind": "Report", "key": "runs/a/report", "digest": "d" * 64}

@@ -1,7 +1,6 @@
 """On-policy distillation: the numbers of a teacher's verdicts, and which token each of them belongs to."""
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,14 @@ from artifacts.reading import Artifact
 from artifacts.refs import Grades, Puzzles, Ref, Rollouts
 from artifacts.schemas import GRADES, GRADES_FILE, PUZZLES, ROLLOUTS, as_table
 from artifacts.store.store import Store
-from stages.context import Profile, StageContext
+from stages.context import StageContext
 from stages.environments.generate import TIERS, generate
 from stages.environments.tables import taught_passages, to_table
 from stages.models.from_scratch import make_scratch
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.optional.teach import HINT, TeachConfig, Verdicts, teach, teacher_prompts
 from stages.training.worker_group.hardware import TrainHardware
+from tests.support.contexts import make_context
 from tests.support.specialists import SHAPE, publish_specialist
 
 LOG = np.log
@@ -85,10 +85,8 @@ def taught(folder: Path, room: int) -> tuple[Ref[Grades], StageContext]:
     prompt_ids = ChatTokenizer(folder / "measured").prompt_token_ids(text)
     shape = SHAPE.model_copy(update={"max_positions": len(prompt_ids) + room})
     make_scratch(shape, [text], folder / "policy")
-    profile = Profile(trainer=TrainHardware(compute_dtype="fp32", threads=1))
-    ctx = StageContext(
-        Store.open(str(folder / "store")), folder / "scratch", profile, lambda *_: None, logging.getLogger()
-    )
+    trainer = TrainHardware(compute_dtype="fp32", threads=1)
+    ctx = make_context(Store.open(str(folder / "store")), folder / "scratch", trainer=trainer)
     model = publish_specialist(ctx.store, folder / "policy")
     samples: list[dict[str, Any]] = []
     graded: list[dict[str, Any]] = []

@@ -1,6 +1,5 @@
 """Completions in turns, from a server that speaks the solver's transcripts to the packed batch."""
 
-import logging
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,7 +21,6 @@ from flows.config.recipe import Recipe
 from flows.lookup.history import IterationRecord
 from flows.lookup.rollouts import sampled_shards
 from stages.answer import AnswerConfig, AskedCheckpoint, answer
-from stages.context import Profile, StageContext
 from stages.environments.generate import TIERS, ZebraConfig, generate
 from stages.environments.puzzle import Puzzle
 from stages.environments.solver_tool import ANSWER_END, ANSWER_START, CALL_END, NOTHING, Passage
@@ -36,6 +34,7 @@ from stages.optional.sft import WarmStartConfig, taught_groups
 from stages.pack import pack
 from stages.sample import SampleConfig
 from stages.sampling.config import EarlyStopConfig, EngineHardware, SamplingConfig
+from tests.support.contexts import make_context
 from tests.support.speaker import Place, served
 from tests.support.transcripts import TranscriptSpeaker, transcript_model, two_calls
 
@@ -77,10 +76,9 @@ def opened(tmp_path: Path, puzzles: list[Puzzle], model: Path) -> Generator[Open
             spoken = transcripts or taught_passages(to_table(puzzles), "transcripts")
             speaker = TranscriptSpeaker(model, puzzles, spoken)
             url = stack.enter_context(served(speaker))
-            profile = Profile(engine=EngineHardware(external_urls=(url,), restarts=0, **hardware))
-            log = logging.getLogger("test")
+            engine = EngineHardware(external_urls=(url,), restarts=0, **hardware)
             scratch = tmp_path / f"{name}-scratch-{id(speaker)}"
-            ctx = StageContext(Store.open(str(tmp_path / name)), scratch, profile, lambda *_: None, log)
+            ctx = make_context(Store.open(str(tmp_path / name)), scratch, engine=engine)
             return Place(stack.enter_context(ctx), speaker, puzzles, model)
 
         yield place
@@ -154,9 +152,8 @@ def test_two_hundred_transcripts_through_the_loop_are_all_right(tmp_path: Path) 
     (tmp_path / "model").mkdir()
     speaker = TranscriptSpeaker(tmp_path / "model", many, transcript_model(tmp_path / "model", many))
     with served(speaker) as url:
-        profile = Profile(engine=EngineHardware(external_urls=(url,), restarts=0))
-        store, log = Store.open(str(tmp_path / "store")), logging.getLogger("test")
-        with StageContext(store, tmp_path / "scratch", profile, lambda *_: None, log) as ctx:
+        engine = EngineHardware(external_urls=(url,), restarts=0)
+        with make_context(Store.open(str(tmp_path / "store")), tmp_path / "scratch", engine=engine) as ctx:
             place = Place(ctx, speaker, many, tmp_path / "model")
             grades, _ = place.trained(place.sampled(TOOL.model_copy(update={"puzzles_per_iteration": 200})))
     assert len(grades) == 400 and grades["exact"].all()
