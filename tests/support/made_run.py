@@ -8,6 +8,7 @@ import hashlib
 import json
 import platform
 import random
+import shutil
 import tempfile
 from dataclasses import asdict
 from functools import cache
@@ -86,6 +87,12 @@ def _drawn(config: PrepareConfig) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as scratch, make_context(store, Path(scratch)) as ctx:
         prepare(ctx, config, out=_set_address(store, config))
     return {key: store.read_bytes(key) for key in store.list("")}
+
+
+def copied_store(store: Store, folder: Path) -> Store:
+    """Copies a directory store to a folder that does not exist, to be changed there."""
+    shutil.copytree(Path(store.url.removeprefix("file://")), folder)
+    return Store.open(str(folder))
 
 
 class _Maker:

@@ -40,3 +40,9 @@ def ctx(tmp_path: Path) -> Iterator[StageContext]:
     """A context of stages over an empty directory store."""
     with make_context(Store.open(str(tmp_path / "store")), tmp_path / "scratch") as ctx:
         yield ctx
+
+
+@pytest.fixture
+def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No Prefect server answers: nothing may reach a flow."""
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")

@@ -39,11 +39,11 @@ def test_all_commands_are_tried() -> None:
     assert len(OPTIONS) > 25
 
 
+@pytest.mark.usefixtures("no_server")
 @pytest.mark.parametrize(("path", "option", "kind"), OPTIONS, ids=str)
 def test_an_option_that_is_a_number_takes_only_numbers(
-    path: tuple[str, ...], option: str, kind: type, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    path: tuple[str, ...], option: str, kind: type, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")  # nothing is to start
     wrong = ["nan", "inf", "-inf", "1e400", "true", "one", "", "1,5", "9" * 5000] if kind is float else []
     wrong = wrong or ["1.5", "1.0", "1e3", "0x10", "nan", "true", "one", "", "9" * 5000, "1_0", "٣", "1" * 19]
     for value in wrong:

@@ -337,10 +337,10 @@ def test_a_tenth_each_is_held_out_unless_told(
     assert tuple(split_sizes(count, val, test).values()) == sizes
 
 
+@pytest.mark.usefixtures("no_server")
 def test_a_file_that_cannot_be_written_is_refused_before_any_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")  # no flow is run
     folder = tmp_path / "folder.json"
     folder.mkdir()
     for out in (folder, Path("/proc/made.json")):

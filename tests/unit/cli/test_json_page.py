@@ -4,7 +4,6 @@ The other commands' documents are compared where tests run them: `tests/flow` an
 """
 
 import json
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,7 @@ from stages.sampling.config import EngineHardware
 from stages.statistics.totals import totals
 from stages.strategies.figures import sample_figures
 from tests.support.json_page import check_documented, documented
-from tests.support.made_run import NOT_MADE, make_run
+from tests.support.made_run import NOT_MADE, copied_store, make_run
 
 DAMAGE = {"damaged"}
 ROUNDS = {"points", "faithfulness"}
@@ -56,8 +55,7 @@ read it."""
 def runs(made: tuple[Store, RunLayout], tmp_path_factory: pytest.TempPathFactory) -> Store:
     """A store with the run `made`, measured on a suite and pruned, and another of another length from another host."""
     folder = tmp_path_factory.mktemp("documents")
-    shutil.copytree(Path(made[0].url.removeprefix("file://")), folder / "store")
-    store, layout = Store.open(str(folder / "store")), made[1]
+    store, layout = copied_store(made[0], folder / "store"), made[1]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("platform.node", lambda: "another-host")
         make_run(store, run="other", iterations=3, seed=1)
@@ -128,8 +126,7 @@ def test_documents_of_a_store(runs: Store, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_documents_of_a_damaged_store(runs: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.copytree(Path(runs.url.removeprefix("file://")), tmp_path / "store")
-    store = Store.open(str(tmp_path / "store"))
+    store = copied_store(runs, tmp_path / "store")
     key = next(key for key in store.list("runs/made") if key.endswith(".parquet"))
     store.write_bytes(key, b"something else")
     store.write_bytes("runs/made/iterations/0009/rollouts/attempt-00ff/half.bin", b"half")
@@ -150,9 +147,9 @@ def test_documents_of_a_damaged_store(runs: Store, tmp_path: Path, capsys: pytes
 def test_documents_name_what_is_damaged(
     runs: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
-    shutil.copytree(Path(runs.url.removeprefix("file://")), tmp_path / "store")
-    Store.open(str(tmp_path / "store")).write_bytes("runs/made/promoted.json", b"half")
-    document = printed(capsys, *command, "--store", str(tmp_path / "store"), status=1)
+    store = copied_store(runs, tmp_path / "store")
+    store.write_bytes("runs/made/promoted.json", b"half")
+    document = printed(capsys, *command, "--store", store.url, status=1)
     others = {field.path[0] for field in documented()[command[0]]} - DAMAGE
     check_documented(command[0], {"damaged": document["damaged"]}, unmet=others)
 

@@ -1,7 +1,6 @@
 """`deerstalker rollouts`: the completions of a run as a data set that polars, `datasets` and TRL read."""
 
 import json
-import shutil
 import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -25,7 +24,7 @@ from flows.lookup.rollouts import COMPLETION, as_dataset, graded_rollouts
 from flows.report.run_view import RunView
 from tests.support.isolated import isolated_python
 from tests.support.json_page import check_documented
-from tests.support.made_run import make_run
+from tests.support.made_run import copied_store, make_run
 
 READ_BY_TRL = """
 import json, sys
@@ -131,8 +130,7 @@ def test_bad_input_is_one_line_and_writes_nothing(
 def test_pruned_iterations_are_left_out_and_refused_by_name(
     made: tuple[Store, RunLayout], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.copytree(Path(made[0].url.removeprefix("file://")), tmp_path / "store")
-    at = ["--store", str(tmp_path / "store")]
+    at = ["--store", copied_store(made[0], tmp_path / "store").url]
     rule = ["--parts", "rollouts", "--keep-last", "1", "--keep-every", "0", "--keep-for", "retrain", "--yes"]
     assert run_command(["prune", "made", *rule, *at]) == 0
     capsys.readouterr()

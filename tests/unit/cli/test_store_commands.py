@@ -27,7 +27,7 @@ from flows.upkeep import retention
 from flows.upkeep.removal import remove
 from flows.upkeep.retention import Retention, plan
 from stages.training.saved_state import STATE_FOLLOWS
-from tests.support.made_run import make_run
+from tests.support.made_run import copied_store, make_run
 
 ALL = ("optimizer_state", "checkpoint", "reference", "batch", "rollouts")
 
@@ -43,8 +43,7 @@ def linked(linked_folder: Path, tmp_path: Path) -> tuple[Store, RunLayout]:
 def linked_folder(made: tuple[Store, RunLayout], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose checkpoints descend from one another as real ones do; iteration 3 of 6 is promoted."""
     tmp_path = tmp_path_factory.mktemp("linked")
-    shutil.copytree(Path(made[0].url.removeprefix("file://")), tmp_path / "store")
-    store, layout = Store.open(str(tmp_path / "store")), RunLayout("linked")
+    store, layout = copied_store(made[0], tmp_path / "store"), RunLayout("linked")
     make_run(store, run="linked", iterations=6, seed=1)
     before: dict[str, Ref[Any]] = {}
     for n in range(1, 7):

@@ -1,7 +1,6 @@
 """Comparisons: what a candidate brings, where it goes, what it starts from, and what is shown of it."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from stages.grade import grade
 from stages.pack import pack
 from stages.training.saved_state import STATE_FOLLOWS
 from tests.support.contexts import make_context
+from tests.support.made_run import copied_store
 
 QUICKSTART, SMOLLM2 = load_recipe("answers_only"), load_recipe("smollm2")
 LAST_TWO = Retention(parts=("optimizer_state",), keep_last=2, comparisons=True)
@@ -135,8 +135,7 @@ def test_an_overlong_buffer_as_long_as_a_completion_is_refused_unless_the_run_ha
 @pytest.fixture
 def copied(made: tuple[Store, RunLayout], tmp_path: Path) -> tuple[Store, RunLayout, Recipe, Artifact]:
     """The made run, to be added to, with its recipe and the rollouts of its second iteration."""
-    shutil.copytree(Path(made[0].url.removeprefix("file://")), tmp_path / "store")
-    store, layout = Store.open(str(tmp_path / "store")), made[1]
+    store, layout = copied_store(made[0], tmp_path / "store"), made[1]
     own = validate(Recipe, read_run(store, layout.run).recipe, layout.run)
     return store, layout, own, Artifact.at(store, layout.iteration(2, "rollouts"))
 

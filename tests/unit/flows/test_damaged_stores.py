@@ -13,7 +13,7 @@ from artifacts.layout import RunLayout
 from artifacts.store.store import Store
 from flows.cli.app import run_command
 from flows.lookup.history import last_iteration, overview, read_run
-from tests.support.made_run import make_run, warm_start_key
+from tests.support.made_run import copied_store, make_run, warm_start_key
 from tests.support.tiers import long_except
 
 DAMAGE = {
@@ -29,13 +29,14 @@ DAMAGE = {
 FILES = ("runs/made/recipe.json", "runs/made/promoted.json", "runs/made/iterations/0001/rollouts/manifest.json")
 Run = Callable[..., tuple[int, str, str]]
 
+pytestmark = pytest.mark.usefixtures("no_server")
+
 
 @pytest.fixture(scope="module")
 def two_runs(made: tuple[Store, RunLayout], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with the runs `made` and `other`; read it only."""
     folder = tmp_path_factory.mktemp("two") / "store"
-    shutil.copytree(Path(made[0].url.removeprefix("file://")), folder)
-    make_run(Store.open(str(folder)), run="other", iterations=2, seed=1)
+    make_run(copied_store(made[0], folder), run="other", iterations=2, seed=1)
     return folder
 
 
@@ -44,12 +45,6 @@ def folder(two_runs: Path, tmp_path: Path) -> Path:
     """The same, to be damaged."""
     shutil.copytree(two_runs, tmp_path / "store")
     return tmp_path / "store"
-
-
-@pytest.fixture(autouse=True)
-def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No flow is run."""
-    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
 
 
 @pytest.fixture

@@ -18,11 +18,7 @@ from tests.support.stores import archive
 RECIPE = "runs/kept/recipe.json"
 MANIFEST = "runs/kept/iterations/0001/rollouts/manifest.json"
 
-
-@pytest.fixture(autouse=True)
-def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No flow is run."""
-    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+pytestmark = pytest.mark.usefixtures("no_server")
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import hashlib
 import importlib.util
 import os
-import shutil
 import struct
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from flows.opening import opened_run
 from flows.report.metric_names import before_after_metrics, iteration_metrics
 from flows.report.trackers import open_tracker
 from stages.context import Profile
+from tests.support.made_run import copied_store
 
 TRACK = """
     import sys
@@ -157,8 +157,7 @@ def test_a_run_of_which_a_stage_is_refreshed_begins_another_wandb_run(
 ) -> None:
     """`request_of_mine` lets a run be opened outside of a flow."""
     monkeypatch.setenv("WANDB_MODE", "offline")
-    shutil.copytree(Path(made[0].url.removeprefix("file://")), tmp_path / "store")
-    store, layout = Store.open(str(tmp_path / "store")), made[1]
+    store, layout = copied_store(made[0], tmp_path / "store"), made[1]
     recipe, profile = read_run(store, "made").typed_recipe(), Profile(tracker="wandb", tracker_folder=str(tmp_path))
     for refresh in ([], ["grade@2"]):
         with opened_run(store, layout, recipe, profile, refresh):

@@ -25,6 +25,7 @@ from flows.lookup.history import read_run
 from flows.report.example_group import find_samples
 from flows.report.terminal.samples import print_samples
 from flows.report.terminal.watch import RunScreen, sparkline
+from tests.support.made_run import copied_store
 from tests.support.processes import DEERSTALKER
 
 
@@ -39,7 +40,7 @@ def drawn(screen: RunScreen, width: int = 120) -> list[str]:
 def going_on(made: tuple[Store, RunLayout], tmp_path: Path) -> Path:
     """A copy of the run `made` in the middle of iteration 4: rollouts are there, grades are not."""
     folder = tmp_path / "store"
-    shutil.copytree(Path(made[0].url.removeprefix("file://")), folder)
+    copied_store(made[0], folder)
     shutil.rmtree(folder / "runs/made/evaluations/after")
     for part in ("grades", "batch", "checkpoint", "report", "decision"):
         (folder / "runs/made/iterations/0004" / part).rename(tmp_path / part)

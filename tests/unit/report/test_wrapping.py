@@ -2,11 +2,9 @@
 
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -20,6 +18,7 @@ from flows.report.figures import IterationFigures, iteration_figures, terminal_c
 from flows.report.summary import solve_command
 from flows.report.terminal.live import print_iterations, table_header
 from flows.report.text.wrapping import command_lines, print_labelled, wrapped
+from tests.support.made_run import copied_store
 
 WIDTH = 80
 
@@ -28,8 +27,7 @@ WIDTH = 80
 def far(made: tuple[Store, RunLayout], tmp_path_factory: pytest.TempPathFactory) -> Store:
     """The finished run `made` in a store whose address alone is longer than a line."""
     folder = tmp_path_factory.mktemp("far") / "a-folder-with-a-long-name" / "and-another-one-below-it" / ("x" * 90)
-    shutil.copytree(Path(made[0].url.removeprefix("file://")), folder)
-    return Store.open(str(folder))
+    return copied_store(made[0], folder)
 
 
 def printed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
