@@ -122,7 +122,7 @@ def test_what_reads_and_opens_runs_loads_no_client_of_apis() -> None:
         (["puzzles", "make", "--out", "new", "--tokenizer", "gguf:nope/x.gguf"], "'nope' is not installed"),
         (["puzzles", "make", "--out", "new", "--tokenizer", "./nope"], "--tokenizer ./nope: cannot be read"),
         (["plan", "--recipe", "nope", "--gpus", "8x80", "--plot", "x" * 300], "recipe 'nope': unknown"),
-        (["plan", "--recipe", "nope", "--gpus", "8x80", "--plot", "absent/p.png"], "--plot: absent/p.png; expected a new"),
+        (["plan", "--recipe", "nope", "--gpus", "8x80", "--plot", "absent/p.png"], "--plot: absent/p.png; expected a"),
         (["puzzles", "make", "--out", "x" * 300 + "/p.json"], "no such folder"),
         (["puzzles", "solve", "absent.json"], "absent.json"),
         (["puzzles", "solve", "x" * 300 + ".json"], "xxx.json: no such file"),
