@@ -6,14 +6,13 @@ from collections.abc import Collection
 import numpy as np
 
 from stages.environments.temporal_clue.config import PuzzleConfig
-from stages.environments.temporal_clue.formal import FormalPuzzle, Question, Scenario, Shape, Statement
+from stages.environments.temporal_clue.formal import FormalPuzzle, Scenario, Shape, Statement
 from stages.environments.temporal_clue.generation.candidates import propose
 from stages.environments.temporal_clue.generation.minimise import minimise
 from stages.environments.temporal_clue.generation.questions import choose_questions
 from stages.environments.temporal_clue.generation.scenario import draw_scenario, draw_world
-from stages.environments.temporal_clue.language.text import letters
-from stages.environments.temporal_clue.proofs.solver import rules
-from stages.environments.temporal_clue.worlds import World, answer, enumerable, enumerate_worlds, worlds_where
+from stages.environments.temporal_clue.proofs.solver import rules, with_clues
+from stages.environments.temporal_clue.worlds import World, enumerable, enumerate_worlds, worlds_where
 
 ENUMERATION_LIMIT = 3_000
 """Largest number of worlds for which clues are chosen by enumeration instead of CP-SAT; both choose the same clues."""
@@ -41,15 +40,6 @@ def _minimise_by_enumeration(shape: Shape, world: World, clues: list[Statement])
             kept.append(clue)
             kept_mask &= masks[i]
     return kept
-
-
-def prove_unique(shape: Shape, world: World, clues: list[Statement]) -> bool:
-    """Returns whether CP-SAT proves that rules and clues allow no world but `world`."""
-    encoding = rules(shape).copy()
-    for clue in clues:
-        encoding.require([encoding.literal(clue)])
-    encoding.require([~literal for literal in encoding.truths(world)])
-    return encoding.solve() is None
 
 
 def generate_formal(config: PuzzleConfig, seed: int) -> tuple[FormalPuzzle, World]:
@@ -82,7 +72,7 @@ def attempt_puzzle(
         candidates.sort(key=lambda clue: type(clue).__name__ in preferred)
     if enumerable(shape, ENUMERATION_LIMIT):
         clues = _minimise_by_enumeration(shape, world, candidates)
-        if clues is not None and not prove_unique(shape, world, clues):
+        if clues is not None and with_clues(shape, clues).allows_other(world):
             raise RuntimeError(f"the clues {clues} do not determine {world}")
     else:
         clues = minimise(rules(shape).copy(), world, candidates)
@@ -91,13 +81,6 @@ def attempt_puzzle(
     rng.shuffle(clues)
     questions, bonus = choose_questions(config, shape, world, clues, rng)
     return FormalPuzzle(scenario, tuple(clues), questions, bonus), world
-
-
-def answers(scenario: Scenario, world: World, questions: tuple[Question, ...]) -> dict[str, str]:
-    """Returns the name of each question's answer in `world`, by letter."""
-    named = scenario.values()
-    names = [named[question.answer_type][answer(scenario.shape, world, question)] for question in questions]
-    return dict(zip(letters(len(questions)), names, strict=True))
 
 
 def difficulty(scenario: Scenario) -> dict[str, int]:

@@ -3,8 +3,9 @@
 from stages.environments.puzzle import Puzzle
 from stages.environments.temporal_clue.config import PuzzleConfig
 from stages.environments.temporal_clue.generation.directed import generate_directed
-from stages.environments.temporal_clue.generation.generate import answers, difficulty, generate_formal
+from stages.environments.temporal_clue.generation.generate import difficulty, generate_formal
 from stages.environments.temporal_clue.language.text import formal_digest, write_prompt
+from stages.environments.temporal_clue.proofs.steps import answers_in
 
 
 def generate(config: PuzzleConfig, seed: int) -> Puzzle:
@@ -26,7 +27,7 @@ def generate(config: PuzzleConfig, seed: int) -> Puzzle:
         prompt_id=f"temporal-clue-{seed}-{digest[:8]}",
         environment="temporal_clue",
         prompt=write_prompt(formal),
-        solution=answers(formal.scenario, world, formal.questions + formal.bonus),
+        solution=answers_in(formal.scenario, world, formal.questions + formal.bonus),
         num_clues=len(formal.clues),
         seed=seed,
         digest=digest,

@@ -50,9 +50,7 @@ class Judge:
             raise ValueError("the clues contradict one another")
         world = self._encoding.world(values)
         self._world = Worlds.of(puzzle.scenario.shape, [world])
-        others = self._encoding.copy()
-        others.require([~literal for literal in others.truths(world)])
-        self.decided = others.solve() is None
+        self.decided = not self._encoding.allows_other(world)
 
     def verdict(self, statement: Statement) -> StatementVerdict:
         """Returns the proved verdict on a statement."""

@@ -154,6 +154,12 @@ class Rules(SolvedModel):
         literals += [self.murderer[world.murderer], self.weapon[world.weapon], self.time[world.time]]
         return literals + [self.motive[s][m] for s, m in enumerate(world.motives)]
 
+    def allows_other(self, world: World) -> bool:
+        """Returns whether the model allows a world besides `world` (one solve)."""
+        others = self.copy()
+        others.require([~literal for literal in others.truths(world)])
+        return others.solve() is not None
+
     def world(self, values: Sequence[int]) -> World:
         """Returns the world that the values of all variables describe."""
 

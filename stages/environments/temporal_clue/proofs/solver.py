@@ -1,16 +1,16 @@
 """Solves formal puzzles and proves which answers are unique."""
 
-import time
+import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
 from stages.environments.solver_tool import LIMIT, NO_RESULT
-from stages.environments.temporal_clue.formal import At, FormalPuzzle, MurderedBy, Question, Ref, Shape
-from stages.environments.temporal_clue.language.text import letters, write_statement
+from stages.environments.temporal_clue.formal import FormalPuzzle, Shape, Statement
+from stages.environments.temporal_clue.language.text import write_statement
 from stages.environments.temporal_clue.proofs.encoding import Encoding
-from stages.environments.temporal_clue.proofs.encoding import Literal as BooleanLiteral
-from stages.environments.temporal_clue.proofs.steps import answer_statements
-from stages.environments.temporal_clue.worlds import World, answer
+from stages.environments.temporal_clue.proofs.steps import answer_statements, answers_in
+from stages.environments.temporal_clue.worlds import World
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,12 @@ class Solved:
         answers: Names of the answers in that world, by letter.
         unique: Whether every world that the clues allow has the same answer (proved), by letter.
         world_unique: Whether the clues allow no other world (proved).
-        seconds: Wall time of building and solving the model.
     """
 
     world: World | None
     answers: dict[str, str]
     unique: dict[str, bool]
     world_unique: bool
-    seconds: float
 
 
 @lru_cache(maxsize=32)
@@ -38,58 +36,33 @@ def rules(shape: Shape) -> Encoding:
     return Encoding(shape)
 
 
-def encode(puzzle: FormalPuzzle) -> Encoding:
-    """Returns the rules and the clues of a puzzle."""
-    encoding = rules(puzzle.scenario.shape).copy()
-    for clue in puzzle.clues:
+def with_clues(shape: Shape, clues: Iterable[Statement]) -> Encoding:
+    """Returns the rules for a shape and some clues."""
+    encoding = rules(shape).copy()
+    for clue in clues:
         encoding.require([encoding.literal(clue)])
     return encoding
 
 
-def answer_literal(encoding: Encoding, question: Question, value: int) -> BooleanLiteral:
-    """Returns the literal that is true if the answer to a question is number `value` of its answer type."""
-    ref = question.ref or Ref("boddy")
-    match question.kind:
-        case "murderer":
-            return encoding.murderer[value]
-        case "weapon":
-            return encoding.weapon[value]
-        case "room":
-            return encoding.at[encoding.shape.boddy][-1][value]
-        case "time":
-            return encoding.time[value]
-        case "motive":
-            return encoding.literal(MurderedBy(Ref("motive", value)))
-        case "where":
-            return encoding.literal(At(ref, value, question.time))
-        case "motive_of":
-            return encoding.motive[ref.index][value]
-        case "suspect_of":
-            return encoding.motive[value][ref.index]
+def encode(puzzle: FormalPuzzle) -> Encoding:
+    """Returns the rules and the clues of a puzzle."""
+    return with_clues(puzzle.scenario.shape, puzzle.clues)
 
 
 def solve(puzzle: FormalPuzzle) -> Solved:
     """Finds a solution and checks by proof whether it is unique: as a whole or, if it is not, letter by letter."""
-    started = time.perf_counter()
     encoding = encode(puzzle)
     values = encoding.solve()
     if values is None:
-        return Solved(None, {}, {}, False, time.perf_counter() - started)
-    world = encoding.world(values)
-    scenario, questions = puzzle.scenario, puzzle.questions + puzzle.bonus
-    named = scenario.values()
-    names = letters(len(questions))
-    indices = [answer(scenario.shape, world, question) for question in questions]
-    lettered = list(zip(names, questions, indices, strict=True))
-    answers = {letter: named[question.answer_type][value] for letter, question, value in lettered}
-    whole = encoding.copy()
-    whole.require([~literal for literal in whole.truths(world)])
-    world_unique = whole.solve() is None
-    unique = dict.fromkeys(names, world_unique)
+        return Solved(None, {}, {}, False)
+    scenario, world, questions = puzzle.scenario, encoding.world(values), puzzle.questions + puzzle.bonus
+    answers, world_unique = answers_in(scenario, world, questions), not encoding.allows_other(world)
+    unique = dict.fromkeys(answers, world_unique)
     if not world_unique:
-        for letter, question, value in lettered:
-            unique[letter] = encoding.solve([~answer_literal(encoding, question, value)]) is None
-    return Solved(world, answers, unique, world_unique, time.perf_counter() - started)
+        statements = answer_statements(scenario.shape, world, questions)
+        for letter, statement in zip(answers, statements, strict=True):
+            unique[letter] = encoding.solve([~encoding.literal(statement)]) is None
+    return Solved(world, answers, unique, world_unique)
 
 
 def needless_clues(puzzle: FormalPuzzle, world: World) -> tuple[int, ...]:
@@ -118,10 +91,10 @@ def shared_answers(puzzle: FormalPuzzle) -> list[str] | None:
         values = encoding.solve()
         if values is None:
             return None
-        shape, world = puzzle.scenario.shape, encoding.world(values)
-        literals = [answer_literal(encoding, question, answer(shape, world, question)) for question in questions]
+        statements = answer_statements(puzzle.scenario.shape, encoding.world(values), questions)
+        literals = [encoding.literal(statement) for statement in statements]
         shared = [encoding.solve([~literal]) is None for literal in literals]
     except TimeoutError:
         return [NO_RESULT]
-    statements = zip(answer_statements(shape, world, questions), shared, strict=True)
-    return [write_statement(puzzle.scenario, statement) for statement, proved in statements if proved]
+    proved = itertools.compress(statements, shared)
+    return [write_statement(puzzle.scenario, statement) for statement in proved]

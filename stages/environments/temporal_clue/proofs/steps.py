@@ -11,10 +11,12 @@ from stages.environments.temporal_clue.formal import (
     MurderedIn,
     Question,
     Ref,
+    Scenario,
     Shape,
     Statement,
 )
 from stages.environments.temporal_clue.generation.candidates import piece_ref
+from stages.environments.temporal_clue.language.text import letters
 from stages.environments.temporal_clue.worlds import World, answer
 
 
@@ -31,6 +33,13 @@ class ProofStep:
     statement: Statement
     clues: tuple[int, ...]
     steps: tuple[int, ...]
+
+
+def answers_in(scenario: Scenario, world: World, questions: tuple[Question, ...]) -> dict[str, str]:
+    """Returns the name of each question's answer in a world, by letter."""
+    named = scenario.values()
+    names = [named[question.answer_type][answer(scenario.shape, world, question)] for question in questions]
+    return dict(zip(letters(len(questions)), names, strict=True))
 
 
 def answer_statements(shape: Shape, world: World, questions: tuple[Question, ...]) -> list[Statement]:
