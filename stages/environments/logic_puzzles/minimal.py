@@ -14,6 +14,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 
+def as_bits(chosen: NDArray[np.bool_]) -> int:
+    """Returns booleans, bool [N], as the bits of an integer: bit i stands for element i."""
+    return int.from_bytes(np.packbits(chosen, bitorder="little").tobytes(), "little")
+
+
+def greedy(ruled_out: Sequence[int], worlds: int) -> list[int] | None:
+    """Drops each clue, in order, if the others rule out all worlds, and returns the positions of the rest.
+
+    Args:
+        ruled_out: For each clue, the worlds that it rules out, as bits.
+        worlds: All worlds, as bits.
+
+    Returns:
+        Positions of the remaining clues; None if all clues together do not rule out the worlds.
+    """
+    later = [0]
+    for mask in reversed(ruled_out):
+        later.append(later[-1] | mask)
+    later.reverse()
+    if later[0] != worlds:
+        return None
+    kept: list[int] = []
+    covered = 0
+    for i, mask in enumerate(ruled_out):
+        if covered | later[i + 1] != worlds:
+            kept.append(i)
+            covered |= mask
+    return kept
+
+
 class WorldPool:
     """Worlds other than the solution, with the clues that rule them out."""
 
@@ -29,30 +59,12 @@ class WorldPool:
             truths: For each clue, the worlds in which it is true: bool [N].
         """
         for i, holds in enumerate(truths):
-            bits = np.packbits(~holds, bitorder="little").tobytes()
-            self._ruled_out[i] |= int.from_bytes(bits, "little") << self._size
+            self._ruled_out[i] |= as_bits(~holds) << self._size
         self._size += len(truths[0]) if truths else 0
 
     def greedy(self) -> list[int] | None:
-        """Drops each clue, in order, if the others rule out all worlds, and returns the positions of the rest.
-
-        Returns:
-            Positions of the remaining clues; None if all clues together do not rule out the pool.
-        """
-        all_worlds = (1 << self._size) - 1
-        later = [0]
-        for mask in reversed(self._ruled_out):
-            later.append(later[-1] | mask)
-        later.reverse()
-        if later[0] != all_worlds:
-            return None
-        kept: list[int] = []
-        covered = 0
-        for i, mask in enumerate(self._ruled_out):
-            if covered | later[i + 1] != all_worlds:
-                kept.append(i)
-                covered |= mask
-        return kept
+        """Returns the positions of the clues that `greedy` keeps for the worlds of the pool."""
+        return greedy(self._ruled_out, (1 << self._size) - 1)
 
 
 def keep_needed(pool: WorldPool, find_other: Callable[[list[int]], bool]) -> list[int] | None:

@@ -12,6 +12,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from stages.environments.logic_puzzles.minimal import as_bits
 from stages.environments.temporal_clue.formal import (
     At,
     Beside,
@@ -299,5 +300,4 @@ def enumerate_worlds(shape: Shape) -> Worlds:
 @lru_cache(maxsize=20_000)
 def worlds_where(shape: Shape, statement: Statement) -> int:
     """Returns the worlds of `enumerate_worlds` in which a statement is true, as bits: bit i stands for world i."""
-    bits = np.packbits(enumerate_worlds(shape).holds(statement), bitorder="little")
-    return int.from_bytes(bits.tobytes(), "little")
+    return as_bits(enumerate_worlds(shape).holds(statement))

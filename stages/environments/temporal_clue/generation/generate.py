@@ -3,8 +3,7 @@
 import random
 from collections.abc import Collection
 
-import numpy as np
-
+from stages.environments.logic_puzzles.minimal import as_bits, greedy
 from stages.environments.temporal_clue.config import PuzzleConfig
 from stages.environments.temporal_clue.formal import FormalPuzzle, Scenario, Shape, Statement
 from stages.environments.temporal_clue.generation.candidates import propose
@@ -24,22 +23,10 @@ def _minimise_by_enumeration(shape: Shape, world: World, clues: list[Statement])
     Returns:
         The remaining clues; None if all clues together allow a second world.
     """
-    masks = [worlds_where(shape, clue) for clue in clues]
     worlds = enumerate_worlds(shape)
-    alone = 1 << int(np.flatnonzero(worlds.same_as(world))[0])
-    all_worlds = (1 << len(worlds)) - 1
-    rest = [all_worlds]
-    for mask in reversed(masks):
-        rest.append(rest[-1] & mask)
-    rest.reverse()
-    if rest[0] != alone:
-        return None
-    kept, kept_mask = [], all_worlds
-    for i, clue in enumerate(clues):
-        if kept_mask & rest[i + 1] != alone:
-            kept.append(clue)
-            kept_mask &= masks[i]
-    return kept
+    others = as_bits(~worlds.same_as(world))
+    kept = greedy([others & ~worlds_where(shape, clue) for clue in clues], others)
+    return None if kept is None else [clues[i] for i in kept]
 
 
 def generate_formal(config: PuzzleConfig, seed: int) -> tuple[FormalPuzzle, World]:

@@ -9,8 +9,7 @@ earlier facts.
 
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
+from stages.environments.logic_puzzles.minimal import as_bits
 from stages.environments.temporal_clue.formal import (
     At,
     Carried,
@@ -80,8 +79,7 @@ class _Known:
         """Returns the known worlds in which a statement is false."""
         mask, size, done = self._false.get(statement, (0, 0, 0))
         for worlds in self._parts[done:]:
-            bits = np.packbits(~worlds.holds(statement), bitorder="little").tobytes()
-            mask |= int.from_bytes(bits, "little") << size
+            mask |= as_bits(~worlds.holds(statement)) << size
             size += len(worlds)
         self._false[statement] = mask, size, len(self._parts)
         return mask
