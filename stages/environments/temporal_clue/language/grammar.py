@@ -31,6 +31,7 @@ from stages.environments.temporal_clue.formal import (
     Statement,
     Together,
 )
+from stages.environments.temporal_clue.language.text import FIXED_QUESTIONS
 
 _DENIAL = "t is not true that "
 _JOINTS = ((" if and only if ", Iff), (" or ", Either))
@@ -70,13 +71,7 @@ _ATOM = re.compile(rf"(?<!\w)(?:{'|'.join(sorted(_BARE, key=len, reverse=True))}
 _WHERE = re.compile(rf"Where was (?P<ref>{_PIECE}){_WHEN}\?")
 _MOTIVE_OF = re.compile(rf"What motivates (?P<suspect>{_S})\?")
 _SUSPECT_OF = re.compile(rf"Who is motivated by (?P<motive>{_M})\?")
-_FIXED_QUESTIONS: dict[str, Question] = {
-    "Who murdered Mr. Boddy?": Question("murderer"),
-    "What weapon did the murderer use?": Question("weapon"),
-    "Where was the murder committed?": Question("room"),
-    "When did the murder occur?": Question("time"),
-    "Why did the murderer do it?": Question("motive"),
-}
+_FIXED_QUESTIONS = {sentence: Question(kind) for kind, sentence in FIXED_QUESTIONS.items()}
 
 
 @dataclass(frozen=True)

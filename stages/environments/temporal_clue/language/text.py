@@ -18,6 +18,7 @@ from stages.environments.temporal_clue.formal import (
     MurderedIn,
     Not,
     Question,
+    QuestionKind,
     Ref,
     SameRoom,
     Scenario,
@@ -53,6 +54,14 @@ QUESTIONS_HEADING = "Please answer the following question(s):"
 BONUS_HEADING = "And the following bonus question(s):"
 FORMAT_HEADING = "Fill out your final answers in the following format:"
 CLOSING = "Best of luck, detective."
+FIXED_QUESTIONS: dict[QuestionKind, str] = {
+    "murderer": "Who murdered Mr. Boddy?",
+    "weapon": "What weapon did the murderer use?",
+    "room": "Where was the murder committed?",
+    "time": "When did the murder occur?",
+    "motive": "Why did the murderer do it?",
+}
+"""The questions about the murder itself."""
 AT_ROOMS = frozenset({"Fountain"})
 """Rooms that take the preposition "at" instead of "in"."""
 
@@ -146,22 +155,14 @@ def write_question(scenario: Scenario, question: Question) -> str:
     """Returns a question as a sentence."""
     ref = question.ref or Ref("boddy")
     match question.kind:
-        case "murderer":
-            return "Who murdered Mr. Boddy?"
-        case "weapon":
-            return "What weapon did the murderer use?"
-        case "room":
-            return "Where was the murder committed?"
-        case "time":
-            return "When did the murder occur?"
-        case "motive":
-            return "Why did the murderer do it?"
         case "where":
             return f"Where was {write_ref(scenario, ref)}{_when(scenario, question.time)}?"
         case "motive_of":
             return f"What motivates {scenario.suspects[ref.index]}?"
         case "suspect_of":
             return f"Who is motivated by {scenario.motives[ref.index]}?"
+        case _:
+            return FIXED_QUESTIONS[question.kind]
 
 
 def write_board(rooms: int, columns: int) -> str:
