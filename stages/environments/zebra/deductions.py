@@ -81,12 +81,9 @@ class Reasoner:
         """
         opposite = self._model.add(replace(statement, no=not statement.no))
         steps = [self._model.add(fact) for fact in earlier]
-        kept = [*range(clues), *steps]
-        for i in list(kept):
-            fewer = [j for j in kept if j != i]
-            if self._model.solve([*fewer, opposite]) is None:
-                kept = fewer
-        return [i for i in kept if i < clues], [n for n, step in enumerate(steps) if step in kept]
+        steps_first = [*reversed(steps), *reversed(range(clues))]
+        kept = drop_needless(steps_first, lambda some: self._model.solve([*some, opposite]) is None)
+        return [i for i in range(clues) if i in kept], [n for n, step in enumerate(steps) if step in kept]
 
     def verdict(self, statement: Clue) -> StatementVerdict:
         """Returns the proved verdict on a statement."""

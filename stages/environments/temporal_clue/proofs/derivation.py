@@ -6,6 +6,7 @@ from functools import reduce
 from operator import and_
 
 from stages.environments.logic_puzzles.lines import cited_line, terse_line
+from stages.environments.logic_puzzles.minimal import drop_needless
 from stages.environments.puzzle import Style
 from stages.environments.temporal_clue.formal import FormalPuzzle, Statement
 from stages.environments.temporal_clue.language.text import write_statement
@@ -83,12 +84,9 @@ def _easiest(
                 if not allowed & false:
                     return fact, chosen
     fact, false = next(iter(pending.items()))
-    kept = list(range(len(premises)))
-    for i in list(kept):
-        fewer = [j for j in kept if j != i]
-        if not reduce(and_, (premises[j] for j in fewer), false):
-            kept = fewer
-    return fact, tuple(kept)
+    latest_first = range(len(premises) - 1, -1, -1)
+    kept = drop_needless(latest_first, lambda some: not reduce(and_, (premises[i] for i in some), false))
+    return fact, tuple(reversed(kept))
 
 
 def _needed(steps: list[ProofStep], targets: set[Statement]) -> list[ProofStep]:
