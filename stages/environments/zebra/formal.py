@@ -83,6 +83,10 @@ def holds(clue: Clue, worlds: Houses) -> NDArray[np.bool_]:
         truth = worlds[:, clue.thing[0], clue.thing[1]] == clue.house
         return truth ^ clue.no
     first, second = worlds[:, clue.first[0], clue.first[1]], worlds[:, clue.second[0], clue.second[1]]
-    step = second - first
+    return related(clue, second - first)
+
+
+def related(clue: Related, step: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Returns whether a clue is true, if `step` is the house of `second` minus that of `first`; both of any shape."""
     truth = {"same": step == 0, "left": step == 1, "before": step > 0, "next": np.abs(step) == 1}[clue.relation]
     return truth ^ clue.no

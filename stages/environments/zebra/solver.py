@@ -6,7 +6,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from stages.environments.logic_puzzles.cp_sat import SolvedModel
-from stages.environments.zebra.formal import Clue, Grid, Houses, InHouse, Related
+from stages.environments.zebra.formal import Clue, Grid, Houses, InHouse, related
 
 
 class GridModel(SolvedModel):
@@ -33,16 +33,13 @@ class GridModel(SolvedModel):
             place = self._at[clue.thing[0]][clue.thing[1]][clue.house]
             self.model.add_bool_or(~on, ~place if clue.no else place)
             return on
+        houses = np.arange(self._grid.houses)
+        allowed = related(clue, houses[None, :] - houses[:, None])
         for here, first in enumerate(self._at[clue.first[0]][clue.first[1]]):
             for there, second in enumerate(self._at[clue.second[0]][clue.second[1]]):
-                if not self._allowed(clue, here, there):
+                if not allowed[here, there]:
                     self.model.add_bool_or(~on, ~first, ~second)
         return on
-
-    def _allowed(self, clue: Related, here: int, there: int) -> bool:
-        step = there - here
-        truth = {"same": step == 0, "left": step == 1, "before": step > 0, "next": abs(step) == 1}[clue.relation]
-        return truth != clue.no
 
     def add(self, clue: Clue) -> int:
         """Adds a clue that is switched off, unless it was added before, and returns its position."""
