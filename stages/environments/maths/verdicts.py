@@ -30,13 +30,11 @@ class Verdict:
             place), `unparsed_answer` (it is not mathematics), `unparsed_gold` (the right answer is not; an error in the
             data, never a reward), `timeout`, `failed` (the process that compared them crashed or lacked memory).
         words: The answer as it is written; None if there is none.
-        end: Number of characters of the completion up to the end of the answer; None if there is none.
         value: The answer as SymPy writes it, by which votes are counted; None if it was not compared.
     """
 
     reason: Reason
     words: str | None = None
-    end: int | None = None
     value: str | None = None
 
     @property
@@ -75,19 +73,19 @@ def verdict(completion: str, golds: tuple[str, ...], answer_in: AnswerIn) -> Ver
     if answer is None:
         return Verdict("no_answer")
     anywhere = answer_in == "anywhere"
-    words, end = (None, None) if anywhere else (answer.words.strip(), answer.end)
+    words = None if anywhere else answer.words.strip()
     try:
         with cpu_limit(LIMIT_CPU_S):
             parsed = _searched(answer.words) if anywhere else _parsed(answer.words)
             if anywhere:
                 words = next((item for item in parsed if isinstance(item, str)), None)
             if all(isinstance(item, str) for item in parsed):  # math-verify found no answer, or only words
-                return Verdict("no_answer" if anywhere and words is None else "unparsed_answer", words, end)
+                return Verdict("no_answer" if anywhere and words is None else "unparsed_answer", words)
             equal = any(_equal(gold, parsed, answer_first=anywhere) for gold in right_answers)
             value = next(str(item) for item in parsed if not isinstance(item, str))
     except CpuLimitError:
-        return Verdict("timeout", words, end)
-    return Verdict("right" if equal else "wrong", words, end, value)
+        return Verdict("timeout", words)
+    return Verdict("right" if equal else "wrong", words, value)
 
 
 @lru_cache(maxsize=1 << 12)  # the completions of a group have the same right answer
