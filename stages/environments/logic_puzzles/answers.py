@@ -1,6 +1,11 @@
-"""Writes the right answers of a puzzle in the format that its prompt asks for."""
+"""Lettered answers: the letters, and the right answers in the format that prompts ask for."""
 
 from stages.environments.puzzle import Puzzle
+
+
+def letters(count: int) -> list[str]:
+    """Returns the first `count` letters, from A."""
+    return [chr(ord("A") + i) for i in range(count)]
 
 
 def write_answer(puzzle: Puzzle) -> str:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from artifacts.errors import BadInputError
-from stages.environments.logic_puzzles.answers import write_answer
+from stages.environments.logic_puzzles.answers import letters, write_answer
 from stages.environments.logic_puzzles.grading import LetteredAnswers
 from stages.environments.logic_puzzles.minimal import WorldPool, keep_needed
 from stages.environments.puzzle import Asserted, Checked, Kinds, Puzzle, Style
@@ -147,7 +147,7 @@ class Zebra(LetteredAnswers):
         """Returns a puzzle with one solution and a minimal set of clues, the same for (config, seed) everywhere."""
         formal, world = generate_formal(config, seed)
         answers = [_answer(formal.grid, world, question) for question in formal.questions]
-        solution = {chr(ord("A") + i): answer for i, answer in enumerate(answers)}
+        solution = dict(zip(letters(len(answers)), answers, strict=True))
         prompt = write_prompt(formal)
         return self._puzzle(f"zebra-{seed}-{formal_digest(formal)[:8]}", formal, prompt, solution, seed)
 
@@ -183,9 +183,9 @@ class Zebra(LetteredAnswers):
             BadInputError: The text is not a zebra grid of this grammar, or the solution does not answer its questions.
         """
         formal = read_prompt(prompt)
-        if sorted(solution) != [chr(ord("A") + i) for i in range(len(formal.questions))]:
-            letters = ", ".join(sorted(solution))
-            raise BadInputError("solution", f"letters {letters}", f"one for each of {len(formal.questions)} questions")
+        if sorted(solution) != letters(len(formal.questions)):
+            found = f"letters {', '.join(sorted(solution))}"
+            raise BadInputError("solution", found, f"one for each of {len(formal.questions)} questions")
         if num_clues != len(formal.clues):
             raise BadInputError("num_clues", str(num_clues), f"{len(formal.clues)}, the clues in the text")
         answers = {letter: solution[letter] for letter in sorted(solution)}

@@ -6,6 +6,7 @@ import re
 from itertools import pairwise
 
 from artifacts.errors import BadInputError
+from stages.environments.logic_puzzles.answers import letters
 from stages.environments.zebra.formal import Clue, Grid, InHouse, Related, Relation, Thing, ZebraPuzzle, ZebraQuestion
 
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
@@ -54,7 +55,7 @@ def answer_type(grid: Grid, question: ZebraQuestion) -> str:
 def write_prompt(puzzle: ZebraPuzzle) -> str:
     """Returns the whole prompt of a puzzle."""
     grid = puzzle.grid
-    letters = [chr(ord("A") + i) for i in range(len(puzzle.questions))]
+    names = letters(len(puzzle.questions))
     questions = [
         f"In which house does {phrase(grid, question.thing)} live?"
         if question.attribute is None
@@ -68,9 +69,9 @@ def write_prompt(puzzle: ZebraPuzzle) -> str:
         CLUES_HEADING,
         "\n".join(f"- {write_clue(grid, clue)}" for clue in puzzle.clues),
         QUESTIONS_HEADING,
-        "\n".join(f"{letter}. {question}" for letter, question in zip(letters, questions, strict=True)),
+        "\n".join(f"{letter}. {question}" for letter, question in zip(names, questions, strict=True)),
         FORMAT_HEADING,
-        "\n".join(f"{letter}. {answer_type(grid, a)}" for letter, a in zip(letters, puzzle.questions, strict=True)),
+        "\n".join(f"{letter}. {answer_type(grid, a)}" for letter, a in zip(names, puzzle.questions, strict=True)),
     ]
     return "\n\n".join(parts)
 

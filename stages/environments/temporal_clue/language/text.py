@@ -3,6 +3,7 @@
 import hashlib
 import json
 
+from stages.environments.logic_puzzles.answers import letters
 from stages.environments.temporal_clue.formal import (
     At,
     Beside,
@@ -175,11 +176,6 @@ def write_board(rooms: int, columns: int) -> str:
         lines.append("W " + "|".join(f"{n:0{width}d}" if n <= rooms else "-" for n in numbers) + " E")
     lines.append("  " + " ".join(["S" * width] * columns) + "  ")
     return "\n".join(lines)
-
-
-def letters(count: int) -> list[str]:
-    """Returns the first `count` letters, from A."""
-    return [chr(ord("A") + i) for i in range(count)]
 
 
 def _bullets(items: tuple[str, ...]) -> str:

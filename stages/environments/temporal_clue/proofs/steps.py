@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from stages.environments.logic_puzzles.answers import letters
 from stages.environments.temporal_clue.formal import (
     At,
     HasMotive,
@@ -16,7 +17,6 @@ from stages.environments.temporal_clue.formal import (
     Statement,
 )
 from stages.environments.temporal_clue.generation.candidates import piece_ref
-from stages.environments.temporal_clue.language.text import letters
 from stages.environments.temporal_clue.worlds import World, answer
 
 
