@@ -13,10 +13,10 @@ from pathlib import Path
 
 from stages.environments.puzzle import Puzzle
 from stages.environments.temporal_clue.config import PuzzleConfig
+from stages.environments.temporal_clue.environment import TEMPORAL_CLUE
 from stages.environments.temporal_clue.generation import directed as directed_module
 from stages.environments.temporal_clue.generation.directed import generate_directed
 from stages.environments.temporal_clue.generation.generate import generate_formal
-from stages.environments.temporal_clue.generation.puzzles import generate
 from stages.environments.temporal_clue.language.reader import read_formal
 from stages.environments.temporal_clue.proofs.concepts import concepts_of
 from stages.environments.temporal_clue.proofs.derivation import derive
@@ -51,7 +51,7 @@ class Proof:
 def prove(config: PuzzleConfig, seed: int) -> Proof:
     """Proves the properties of a puzzle from its text; only the concepts drawn for it come from the generator."""
     assert config.concepts is not None
-    puzzle, asked = generate(config, seed), generate_directed(config, config.concepts, seed).asked
+    puzzle, asked = TEMPORAL_CLUE.generate(config, seed), generate_directed(config, config.concepts, seed).asked
     reading = read_formal(puzzle.prompt)
     assert not reading.unread
     solved = solve(reading.puzzle)

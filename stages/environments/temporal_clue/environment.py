@@ -11,8 +11,8 @@ from stages.environments.puzzle import Asserted, Checked, Kinds, Puzzle, Style
 from stages.environments.solver_tool import own_words, shared_sentences
 from stages.environments.temporal_clue.config import TIERS, PuzzleConfig
 from stages.environments.temporal_clue.formal import FormalPuzzle
-from stages.environments.temporal_clue.generation.generate import difficulty
-from stages.environments.temporal_clue.generation.puzzles import generate
+from stages.environments.temporal_clue.generation.directed import generate_directed
+from stages.environments.temporal_clue.generation.generate import difficulty, generate_formal
 from stages.environments.temporal_clue.language.grammar import grammar_of
 from stages.environments.temporal_clue.language.reader import read_formal
 from stages.environments.temporal_clue.language.sections import cut
@@ -20,6 +20,7 @@ from stages.environments.temporal_clue.language.text import formal_digest, write
 from stages.environments.temporal_clue.proofs.deductions import judge_of
 from stages.environments.temporal_clue.proofs.derivation import derive, write_derivation
 from stages.environments.temporal_clue.proofs.solver import needless_clues, shared_answers, solve
+from stages.environments.temporal_clue.proofs.steps import answers_in
 
 
 class TemporalClue(LetteredAnswers):
@@ -30,8 +31,25 @@ class TemporalClue(LetteredAnswers):
     levels: dict[str, PuzzleConfig] = TIERS
 
     def generate(self, config: PuzzleConfig, seed: int) -> Puzzle:
-        """See `stages.environments.temporal_clue.generation.puzzles.generate`."""
-        return generate(config, seed)
+        """Returns a puzzle with one solution and a minimal set of clues, the same for (config, seed) everywhere."""
+        level: dict[str, int] = {}
+        if config.concepts is None:
+            formal, world = generate_formal(config, seed)
+        else:
+            directed = generate_directed(config, config.concepts, seed)
+            formal, world = directed.puzzle, directed.world
+            level = {"steps": directed.concepts.steps, "case_splits": directed.concepts.case_splits}
+        digest = formal_digest(formal)
+        return Puzzle(
+            prompt_id=f"temporal-clue-{seed}-{digest[:8]}",
+            environment=self.name,
+            prompt=write_prompt(formal),
+            solution=answers_in(formal.scenario, world, formal.questions + formal.bonus),
+            num_clues=len(formal.clues),
+            seed=seed,
+            digest=digest,
+            difficulty={**difficulty(formal.scenario), **level},
+        )
 
     def answer_values(self, puzzle: Puzzle) -> dict[str, tuple[str, ...]]:
         """Returns for each letter the puzzle's suspects, weapons, rooms, times or motives."""
