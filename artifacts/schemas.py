@@ -29,6 +29,9 @@ THINKING = "thinking"
 LOGPROB = "logprob"
 """Column of results: log-probability of the completion."""
 
+CUT = ("length", "early_stop")
+"""Finish reasons of completions that the sampler cut: at the token limit, or by `early_stop`."""
+
 _ID = pa.Column(pl.String, pa.Check.str_length(min_value=1))
 _COUNT = pa.Column(pl.Int32, pa.Check.ge(0))
 _FRACTION = pa.Column(pl.Float64, pa.Check.in_range(0.0, 1.0))
@@ -47,7 +50,7 @@ length: the answer was cut at its token limit. refusal: the model or its provide
 without text. error: the provider aborted the answer. rejected: the provider refused this prompt after it had accepted
 another one. failed: no reply after all retries.
 """
-_FINISH_REASONS = ("stop", "length", "abort", "early_stop")
+_FINISH_REASONS = ("stop", "abort", *CUT)
 
 
 def _table(name: str, columns: dict[str, pa.Column], **rules: Any) -> TableSchema:

@@ -11,7 +11,7 @@ from artifacts.errors import BadInputError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Answers, Checkpoint, Puzzles, Ref
-from artifacts.schemas import ANSWERS, ANSWERS_FILE, PUZZLES, as_table
+from artifacts.schemas import ANSWERS, ANSWERS_FILE, CUT, PUZZLES, as_table
 from artifacts.store.store import Store
 from stages.answering.purchase import PuzzleSample, Service, buy, row_of
 from stages.answering.reply import Reply
@@ -174,7 +174,7 @@ def _sampled(
     rows: list[dict[str, Any]] = []
     for row, written in zip(rollouts.iter_rows(named=True), own_lengths(rollouts), strict=True):
         question = PuzzleSample(row["prompt_id"], row["group"], row["sample"], prompts[row["prompt_id"]])
-        cut = row["finish_reason"] in ("length", "early_stop")
+        cut = row["finish_reason"] in CUT
         reply = Reply(
             text=row["text"],
             reasoning=None,

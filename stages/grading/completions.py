@@ -9,7 +9,7 @@ from typing import Any, cast
 import polars as pl
 
 from artifacts.errors import NEW_RUN, BadInputError
-from artifacts.schemas import BY_TOOL
+from artifacts.schemas import BY_TOOL, CUT
 from stages.environments import environment
 from stages.environments.capabilities import ChecksFormat, TakesSteps, offered
 from stages.environments.puzzle import Asserted, DeductionCounts, Graded, Grader, Puzzle
@@ -47,7 +47,7 @@ class GradedCompletion:
     @property
     def truncated(self) -> bool:
         """Whether the sampler cut it at the token limit or by `early_stop`."""
-        return self.row["finish_reason"] in ("length", "early_stop")
+        return self.row["finish_reason"] in CUT
 
     @property
     def limit_tokens(self) -> int:

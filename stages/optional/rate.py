@@ -12,7 +12,7 @@ from artifacts.errors import BadInputError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, PassRates, Puzzles, Ref
-from artifacts.schemas import PASS_RATES, PASS_RATES_FILE, PUZZLES
+from artifacts.schemas import CUT, PASS_RATES, PASS_RATES_FILE, PUZZLES
 from stages.context import StageContext
 from stages.curriculum.pass_rates import RUN, rate_figures, rates
 from stages.environments.puzzle import Grader
@@ -103,7 +103,7 @@ def rate(
         graded = sampled.select("prompt_id").with_columns(
             pl.Series("accuracy", [item.accuracy for item in grades], pl.Float64),
             pl.Series("exact", [item.exact for item in grades], pl.Boolean),
-            sampled["finish_reason"].is_in(["length", "early_stop"]).alias("truncated"),
+            sampled["finish_reason"].is_in(CUT).alias("truncated"),
             own_lengths(sampled).alias("tokens"),
         )
         rated.append(rates(graded, name=name, iteration=0, weights_digest=checkpoint.digest))
