@@ -29,7 +29,6 @@ from flows.session.calls import Stages
 from stages.answer import (
     AnswerConfig,
     answer,
-    chosen_puzzles,
     identity_of,
     questions_of,
 )
@@ -40,7 +39,7 @@ from stages.answering.measured import BenchmarkedModel, check_graders, measured
 from stages.answering.prices import dollars
 from stages.answering.purchase import REFUSALS, Service
 from stages.answering.stored import answers_key, missing_questions, stored_answers
-from stages.environments.tables import observed_by_id
+from stages.environments.tables import observed_by_id, read_split
 from stages.environments.thoughts import thought_opened
 from stages.evaluate import EvaluateConfig
 
@@ -112,7 +111,7 @@ def benchmark(request: BenchmarkRequest) -> Benchmark:
         stages.live.opened(f"benchmark of {len(models)} models on {name}")
         first = EvaluateConfig() if request.count is None else EvaluateConfig(puzzles=request.count)
         puzzles, split, config = measured_puzzles(request.puzzles, request.suite, first, stages)
-        work = _Work(request, stages, puzzles, split, chosen_puzzles(store, puzzles, split, config.puzzles))
+        work = _Work(request, stages, puzzles, split, read_split(store, puzzles, split).head(config.puzzles))
         check_graders(work.chosen)
         check_turns(models, work.chosen)
         estimates = work.estimates([model for model in models if isinstance(model, ApiModel)])

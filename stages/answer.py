@@ -7,17 +7,15 @@ from pydantic import Field
 
 from artifacts.address import ArtifactAddress, Attempt
 from artifacts.config import Config
-from artifacts.errors import BadInputError
 from artifacts.identity import Identity
-from artifacts.reading import Artifact
 from artifacts.refs import Answers, Checkpoint, Puzzles, Ref
-from artifacts.schemas import ANSWERS, ANSWERS_FILE, CUT, PUZZLES, as_table
-from artifacts.store.store import Store
+from artifacts.schemas import ANSWERS, ANSWERS_FILE, CUT, as_table
 from stages.answering.purchase import PuzzleSample, Service, buy, row_of
 from stages.answering.reply import Reply
 from stages.answering.settings import ApiRequest
 from stages.answering.stored import missing_questions, stored_answers
 from stages.context import StageContext
+from stages.environments.tables import read_split
 from stages.environments.thoughts import THOUGHT_OPENED
 from stages.sampling.collect import adopt_rollouts, collect
 from stages.sampling.config import SamplingConfig
@@ -79,7 +77,7 @@ def answer(
     identity = identity_of(config, puzzles, weights, split)
     if published := out.find(identity):
         return published
-    chosen = chosen_puzzles(ctx.store, puzzles, split, config.puzzles)
+    chosen = read_split(ctx.store, puzzles, split).head(config.puzzles)
     if isinstance(config.asked, AskedApi):
         assert service is not None
         table, facts = _api_answers(ctx, config, config.asked, chosen, service)
@@ -97,18 +95,6 @@ def identity_of(config: AnswerConfig, puzzles: Ref[Puzzles], weights: Ref[Checkp
     """Returns the identity of a model's answers: the request, the number of samples, and the puzzles."""
     settings = {"puzzles": config.puzzles, "samples": config.samples, "split": split, **_asked(config.asked)}
     return Identity.of("answer", REVISION, settings, weights=weights, puzzles=puzzles)
-
-
-def chosen_puzzles(store: Store, puzzles: Ref[Puzzles], split: str, count: int) -> pl.DataFrame:
-    """Returns the first puzzles of a split.
-
-    Raises:
-        BadInputError: The puzzle set has no such split.
-    """
-    source = Artifact.open(store, puzzles)
-    if f"{split}.parquet" not in source.manifest.files:
-        raise BadInputError(f"split {split!r}", "not in the puzzle set", ", ".join(source.names(".parquet")))
-    return source.read_table(f"{split}.parquet", PUZZLES).head(count)
 
 
 def questions_of(chosen: pl.DataFrame, samples: int) -> list[PuzzleSample]:

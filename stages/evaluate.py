@@ -8,11 +8,9 @@ from pydantic import Field, model_validator
 
 from artifacts.address import ArtifactAddress, Attempt
 from artifacts.config import Config
-from artifacts.errors import BadInputError
 from artifacts.identity import Identity
-from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref, Report
-from artifacts.schemas import LOGPROB, PUZZLES, RESULTS, ROUNDS, ROUNDS_FILE, as_table
+from artifacts.schemas import LOGPROB, RESULTS, ROUNDS, ROUNDS_FILE, as_table
 from stages.context import StageContext
 from stages.environments.puzzle import Grader, Puzzle
 from stages.environments.tables import (
@@ -22,6 +20,7 @@ from stages.environments.tables import (
     graded_texts,
     grader_of,
     puzzles_by_id,
+    read_split,
 )
 from stages.environments.thoughts import THOUGHT_OPENED
 from stages.sampling.collect import adopt_rollouts, collect
@@ -98,10 +97,7 @@ def evaluate(
     )
     if published := out.find(identity):
         return published
-    source = Artifact.open(ctx.store, puzzles)
-    if f"{split}.parquet" not in source.manifest.files:
-        raise BadInputError(f"split {split!r}", "not in the puzzle set", ", ".join(source.names(".parquet")))
-    chosen = source.read_table(f"{split}.parquet", PUZZLES).head(config.puzzles)
+    chosen = read_split(ctx.store, puzzles, split).head(config.puzzles)
     shards = out.attempt(identity, resumable=True)
     modes = {"sampled": config.sampled}
     if config.greedy:

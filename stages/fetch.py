@@ -5,13 +5,11 @@ from pathlib import Path
 
 from artifacts.address import ArtifactAddress
 from artifacts.identity import Identity
-from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref
-from artifacts.schemas import PUZZLES
 from artifacts.store.location import local_folder
 from stages.context import StageContext
 from stages.environments.puzzle import Taught
-from stages.environments.tables import names_of, tokenizer_texts
+from stages.environments.tables import names_of, read_split, tokenizer_texts
 from stages.models.folder import content_of
 from stages.models.from_scratch import ScratchModel
 from stages.models.licence import licence_of
@@ -102,7 +100,7 @@ def _tokenizer_texts(
     config: ScratchModel, puzzles: Ref[Puzzles], kind: Taught | None, ctx: StageContext
 ) -> tuple[list[str], list[str]]:
     """Returns the texts that make a tokenizer, and the names that get tokens of their own: none if `kind` is None."""
-    every = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES)
+    every = read_split(ctx.store, puzzles, "train")
     train, names = every.head(_TOKENIZER_PUZZLES), list[str]()
     if kind is not None:
         names = names_of(train)

@@ -17,7 +17,6 @@ from artifacts.refs import Grades, Puzzles, Ref, Rollouts
 from artifacts.schemas import (
     GRADES,
     GRADES_FILE,
-    PUZZLES,
     ROLLOUTS,
     STEPS,
     STEPS_FILE,
@@ -29,7 +28,14 @@ from stages.context import StageContext
 from stages.environments import environment
 from stages.environments.capabilities import ChecksFormat, LocatesAnswers, Proves, needs
 from stages.environments.puzzle import Grader
-from stages.environments.tables import deduction_columns, grade_columns, grader_of, puzzles_by_id, unread_counts
+from stages.environments.tables import (
+    deduction_columns,
+    grade_columns,
+    grader_of,
+    puzzles_by_id,
+    read_split,
+    unread_counts,
+)
 from stages.environments.thoughts import thought_opened
 from stages.grading.completions import GradedCompletion, graded_completions, reward_inputs
 from stages.grading.judge import JudgedReward, verdicts
@@ -81,7 +87,7 @@ def grade(
     identity = Identity.of("grade", REVISION, config, rollouts=rollouts, puzzles=puzzles)
     if published := out.find(identity):
         return published
-    train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES)
+    train = read_split(ctx.store, puzzles, "train")
     _check_abilities(config, train)
     opened = Artifact.open(ctx.store, rollouts)
     sampled = opened.read_tables(ROLLOUTS).sort("group", "sample")

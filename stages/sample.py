@@ -11,10 +11,11 @@ from artifacts.errors import NEW_RUN, BadInputError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, PassRates, Puzzles, Ref, Rollouts
-from artifacts.schemas import PASS_RATES, PASS_RATES_FILE, PUZZLES
+from artifacts.schemas import PASS_RATES, PASS_RATES_FILE
 from stages.context import StageContext
 from stages.curriculum.order import Order, Selection, Shuffled, columns_of, eligible, take
 from stages.curriculum.pass_rates import rated_name
+from stages.environments.tables import read_split
 from stages.sampling.collect import collect
 from stages.sampling.config import SamplingConfig
 from stages.sampling.resample import STEM, ResampleConfig, collect_mixed
@@ -104,7 +105,7 @@ def sample(
     identity = Identity.of("sample", revision, settings, weights=weights, puzzles=puzzles, pass_rates=read)
     if published := out.find(identity):
         return published
-    train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES)
+    train = read_split(ctx.store, puzzles, "train")
     rated = None if read is None else Artifact.open(ctx.store, read).read_table(PASS_RATES_FILE, PASS_RATES)
     candidates = eligible_puzzles(train, rated, config, remedy=_from_here(weights))
     chosen = take(candidates, rated, config.order, config.stride, iteration - since + 1, config.seed)

@@ -5,7 +5,7 @@ from artifacts.refs import Puzzles, Ref
 from flows.config.suites import load_suite
 from flows.inputs.puzzle_sets import named_puzzles, publish_set
 from flows.session.calls import Stages
-from stages.answer import chosen_puzzles
+from stages.environments.tables import read_split
 from stages.evaluate import EvaluateConfig
 from stages.strategies.config import check_temperatures
 from stages.strategies.figures import check_provable
@@ -35,7 +35,7 @@ def measured_puzzles(
         requested = load_suite(suite).puzzles
         count = config.puzzles if "puzzles" in config.model_fields_set else requested.test
         chosen, split, config = publish_set(stages, requested), "test", config.model_copy(update={"puzzles": count})
-    table = chosen_puzzles(stages.ctx.store, chosen, split, config.puzzles)
+    table = read_split(stages.ctx.store, chosen, split).head(config.puzzles)
     if table.is_empty():
         raise BadInputError(f"split {split!r}", "no puzzles", "at least one", "name another split")
     if config.strategies:

@@ -10,7 +10,10 @@ import polars as pl
 
 from artifacts.documents.conversation import readable
 from artifacts.errors import BadInputError, IntegrityError
+from artifacts.reading import Artifact
+from artifacts.refs import Puzzles, Ref
 from artifacts.schemas import PUZZLES, THINKING, as_table
+from artifacts.store.store import Store
 from stages.environments import environment
 from stages.environments.capabilities import (
     AnswersCalls,
@@ -55,6 +58,18 @@ def to_table(puzzles: Sequence[Puzzle]) -> pl.DataFrame:
 def from_table(table: pl.DataFrame) -> list[Puzzle]:
     """Returns the puzzles in a table of the `puzzles` schema."""
     return [_puzzle(row) for row in table.iter_rows(named=True)]
+
+
+def read_split(store: Store, puzzles: Ref[Puzzles], split: str) -> pl.DataFrame:
+    """Returns the puzzles of a split: rows of the `puzzles` schema.
+
+    Raises:
+        BadInputError: The puzzle set has no such split.
+    """
+    source = Artifact.open(store, puzzles)
+    if f"{split}.parquet" not in source.manifest.files:
+        raise BadInputError(f"split {split!r}", "not in the puzzle set", ", ".join(source.names(".parquet")))
+    return source.read_table(f"{split}.parquet", PUZZLES)
 
 
 def _puzzle(row: dict[str, Any]) -> Puzzle:

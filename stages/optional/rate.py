@@ -8,15 +8,13 @@ from pydantic import Field, model_validator
 
 from artifacts.address import ArtifactAddress
 from artifacts.config import Config
-from artifacts.errors import BadInputError
 from artifacts.identity import Identity
-from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, PassRates, Puzzles, Ref
-from artifacts.schemas import CUT, PASS_RATES, PASS_RATES_FILE, PUZZLES
+from artifacts.schemas import CUT, PASS_RATES, PASS_RATES_FILE
 from stages.context import StageContext
 from stages.curriculum.pass_rates import RUN, rate_figures, rates
 from stages.environments.puzzle import Grader
-from stages.environments.tables import graded_texts, puzzles_by_id
+from stages.environments.tables import graded_texts, puzzles_by_id, read_split
 from stages.environments.thoughts import THOUGHT_OPENED
 from stages.models.source import ModelConfig
 from stages.sampling.collect import adopt_rollouts, collect
@@ -87,10 +85,7 @@ def rate(
     identity = Identity.of("rate", REVISION, settings, puzzles=puzzles, **weights)
     if published := out.find(identity):
         return published
-    source = Artifact.open(ctx.store, puzzles)
-    if f"{split}.parquet" not in source.manifest.files:
-        raise BadInputError(f"split {split!r}", "not in the puzzle set", ", ".join(source.names(".parquet")))
-    table = source.read_table(f"{split}.parquet", PUZZLES)
+    table = read_split(ctx.store, puzzles, split)
     shards = out.attempt(identity, resumable=True)
     rated: list[pl.DataFrame] = []
     for number, (name, checkpoint) in enumerate(checkpoints.items()):

@@ -25,7 +25,6 @@ from artifacts.refs import Checkpoint, Grades, Puzzles, Ref, Rollouts
 from artifacts.schemas import (
     GRADES,
     GRADES_FILE,
-    PUZZLES,
     STEPS,
     STEPS_FILE,
     TOKEN_ADVANTAGES,
@@ -35,7 +34,7 @@ from artifacts.schemas import (
 )
 from stages.context import StageContext
 from stages.environments.puzzle import Style
-from stages.environments.tables import taught_passages
+from stages.environments.tables import read_split, taught_passages
 from stages.grading.graded_rollouts import graded_rollouts
 from stages.grpo.gae import Floats
 from stages.grpo.groups import Branch, Group
@@ -111,7 +110,7 @@ def teach(
     check_same_tokenizer(ctx.store, teacher, Ref(**sampled.manifest.inputs["weights"]), "teach.teacher")
     completions = graded_rollouts(ctx.store, rollouts, grades)
     table = graded.read_table(GRADES_FILE, GRADES).sort("group", "sample")
-    train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES)
+    train = read_split(ctx.store, puzzles, "train")
     prompts = teacher_prompts(config, train, set(completions["prompt_id"]))
     logprobs = _scored(ctx, teacher, completions, prompts)
     verdicts = [

@@ -20,14 +20,14 @@ from artifacts.refs import Answers, Puzzles, Ref
 from artifacts.schemas import ANSWERS, PUZZLES
 from artifacts.store.store import Store
 from flows.config.models_file import ApiModel, load_models
-from stages.answer import ANSWERS_FILE, AnswerConfig, answer, chosen_puzzles, identity_of
+from stages.answer import ANSWERS_FILE, AnswerConfig, answer, identity_of
 from stages.answering.limits import Budget
 from stages.answering.measured import BenchmarkedModel, measured
 from stages.answering.purchase import Service
 from stages.answering.stored import answers_key
 from stages.context import StageContext
 from stages.environments.puzzle import Puzzle
-from stages.environments.tables import to_table
+from stages.environments.tables import read_split, to_table
 from tests.support.contexts import make_context
 
 KEY_VARIABLE = "TEST_API_KEY"
@@ -81,7 +81,7 @@ def ask(
     answers = answer(ctx, config, puzzles, split="test", service=served, out=out)
     return measured(
         Artifact.open(ctx.store, answers).read_table(ANSWERS_FILE, ANSWERS),
-        chosen_puzzles(ctx.store, puzzles, "test", count),
+        read_split(ctx.store, puzzles, "test").head(count),
         name=model.name,
         kind=model.kind,
         model=model.model,

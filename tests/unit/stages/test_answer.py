@@ -11,14 +11,14 @@ from artifacts.errors import BadInputError
 from artifacts.reading import Artifact
 from artifacts.refs import Answers
 from artifacts.schemas import ANSWERS, as_table
-from stages.answer import ANSWERS_FILE, AnswerConfig, AskedCheckpoint, answer, chosen_puzzles
+from stages.answer import ANSWERS_FILE, AnswerConfig, AskedCheckpoint, answer
 from stages.answering.measured import check_graders, measured, results_of
 from stages.answering.prices import HourPrice
 from stages.answering.purchase import PuzzleSample, row_of
 from stages.answering.reply import Reply
 from stages.environments.logic_puzzles.answers import write_answer
 from stages.environments.puzzle import Puzzle
-from stages.environments.tables import puzzles_by_id, to_table
+from stages.environments.tables import puzzles_by_id, read_split, to_table
 from stages.environments.thoughts import ThinkingConfig
 from stages.sampling.config import SamplingConfig
 from stages.statistics.totals import totals
@@ -42,7 +42,7 @@ def test_a_checkpoint_answers_as_a_model_of_a_benchmark(opened: Opener, puzzles:
     assert table["outcome"].to_list() == ["answered"] * 6 + ["length", "empty"]
     assert set(table["fingerprint"]) == {place.weights.digest} and table["completion_tokens"].min() is not None
     price = HourPrice(per_hour=3.6, devices=2, source="here", date=datetime.date(2026, 1, 1))
-    chosen = chosen_puzzles(place.ctx.store, place.puzzles, "val", 4)
+    chosen = read_split(place.ctx.store, place.puzzles, "val").head(4)
     figures_at = partial(
         measured, table, chosen, name="mine", kind="checkpoint", model="run", key=made.key, price=price
     )
@@ -57,7 +57,7 @@ def test_a_checkpoint_answers_as_a_model_of_a_benchmark(opened: Opener, puzzles:
     slow = figures_at(tokens_per_s=None)
     assert slow.cost_per_answer is None
     with pytest.raises(BadInputError, match="not in the puzzle set"):
-        chosen_puzzles(place.ctx.store, place.puzzles, "test", 4)
+        read_split(place.ctx.store, place.puzzles, "test")
 
 
 def test_an_api_that_hides_its_thoughts_answers_a_set_that_requires_them(puzzles: list[Puzzle]) -> None:
