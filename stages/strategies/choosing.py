@@ -134,17 +134,11 @@ def _or_first(blocks: pl.DataFrame, chosen: pl.DataFrame) -> pl.DataFrame:
     joined = first.select(*_BLOCK, figures).join(
         chosen.select(*_BLOCK, figures), on=_BLOCK, how="left", suffix="_chosen", maintain_order="left"
     )
-    return _over_blocks(
-        joined.select(*_BLOCK, *(pl.coalesce(f"{name}_chosen", name).alias(name) for name in ("accuracy", "exact")))
-    )
+    means = (pl.coalesce(f"{name}_chosen", name).mean().alias(name) for name in ("accuracy", "exact"))
+    return joined.group_by("prompt_id", maintain_order=True).agg(*means)
 
 
 def _in_blocks(rows: pl.DataFrame, k: int) -> pl.DataFrame:
     """Returns the rows of complete blocks of k samples, with the number of the block."""
     count = rows.select(pl.col("sample").max()).item() + 1
     return rows.filter(pl.col("sample") < count - count % k).with_columns((pl.col("sample") // k).alias("block"))
-
-
-def _over_blocks(by_block: pl.DataFrame) -> pl.DataFrame:
-    figures = (pl.col(name).cast(pl.Float64).mean() for name in ("accuracy", "exact"))
-    return by_block.group_by("prompt_id", maintain_order=True).agg(*figures)

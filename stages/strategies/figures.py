@@ -31,15 +31,10 @@ from stages.strategies.choosing import (
     read_votes,
     sizes,
 )
-from stages.strategies.config import BestOf, RoundsStrategy, SampleStrategy, title_of
+from stages.strategies.config import BestOf, BestOfScore, RoundsStrategy, SampleStrategy, title_of
 
 CEILING = "ceiling"
 """Name of the figures of a perfect choice among the samples. It knows the solution, so it is not a strategy."""
-_SCORES = {
-    "logprob": "best_of",
-    "mean_logprob": 'best_of:score="mean_logprob"',
-    "statements": 'best_of:score="statements"',
-}
 
 
 class StrategiesFigures(Record):
@@ -97,7 +92,7 @@ def sample_figures(results: pl.DataFrame) -> StrategiesFigures:
         if k == count:
             for name, table in (("majority", whole), ("majority:letters", letters)):
                 strategies[name] = _figures(table["accuracy"].to_numpy(), table["exact"].to_numpy(), spent_P)
-    scores: dict[str, Floats] = {
+    scores: dict[BestOfScore, Floats] = {
         "logprob": samples[LOGPROB].to_numpy().reshape(puzzles, count),
         "mean_logprob": mean_PS,
     }
@@ -106,7 +101,7 @@ def sample_figures(results: pl.DataFrame) -> StrategiesFigures:
         scores["statements"] = _ranks(proved_PS, mean_PS)
     for score, scores_PS in scores.items():
         accuracy_P, exact_P = (best_at(values_PS, scores_PS, count) for values_PS in (accuracy_PS, exact_PS))
-        strategies[_SCORES[score]] = _figures(accuracy_P, exact_P, spent_P)
+        strategies[title_of(BestOf(strategy="best_of", score=score))] = _figures(accuracy_P, exact_P, spent_P)
     strategies[CEILING] = _figures(accuracy_PS.max(axis=1), exact_PS.max(axis=1), spent_P)
     return StrategiesFigures(strategies=strategies, reliability=reliability)
 
@@ -172,8 +167,6 @@ def stored_figures(report: Artifact) -> StrategiesFigures:
 
 def names_of(strategy: SampleStrategy | RoundsStrategy) -> list[str]:
     """Returns the names under which the figures of a strategy are stored."""
-    if isinstance(strategy, BestOf):
-        return [_SCORES[strategy.score]]
     return ["majority", "majority:letters"] if strategy.strategy == "majority" else [title_of(strategy)]
 
 

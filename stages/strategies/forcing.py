@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from stages.environments.thoughts import answer_start
 from stages.strategies.config import BudgetForcing, TruncationProbe
-from stages.strategies.requests import Chain, Key, Request, keys_of
+from stages.strategies.requests import Chain, Key, Request
 
 if TYPE_CHECKING:
     from stages.strategies.rounds import StrategyRun
@@ -36,7 +36,7 @@ def budget_forcing(config: BudgetForcing, strategy_run: StrategyRun) -> None:
     and an answer is forced only when the budget is used up.
     """
     budget = config.budget or strategy_run.sampled.max_tokens
-    thinking = {key: _Thinking([]) for key in keys_of(list(strategy_run.puzzles), 1)}
+    thinking = {(prompt_id, 0): _Thinking([]) for prompt_id in strategy_run.puzzles}
     strategy_run.chains.update({key: Chain() for key in thinking})
     _think(config, strategy_run, thinking, budget, "thinking")
     wait_ids = strategy_run.tokenizer.text_ids(config.wait)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,8 +72,3 @@ class Chain:
                 "completion_tokens": tokens, "spent_tokens": self.spent, "answer": answer,
             }
         )  # fmt: skip
-
-
-def keys_of(puzzles: Sequence[str], samples: int) -> list[Key]:
-    """Returns the keys of some samples of each puzzle."""
-    return [(prompt_id, sample) for prompt_id in puzzles for sample in range(samples)]

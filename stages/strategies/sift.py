@@ -14,7 +14,7 @@ from artifacts.documents.conversation import readable
 from stages.environments.puzzle import Graded
 from stages.environments.thoughts import said
 from stages.strategies.config import Sift
-from stages.strategies.requests import STICKER, Chain, Continuation, Key, Request, keys_of
+from stages.strategies.requests import STICKER, Chain, Continuation, Key, Request
 
 if TYPE_CHECKING:
     from stages.strategies.rounds import StrategyRun
@@ -25,7 +25,7 @@ TextByKey = dict[Key, str]
 def sift(config: Sift, strategy_run: StrategyRun) -> None:
     """Asks until both answers agree, three times at most. Only puzzles that still disagree are asked again."""
     asking = _Asking(config, strategy_run)
-    prompts = {key: readable(strategy_run.puzzles[key[0]].prompt) for key in keys_of(list(strategy_run.puzzles), 1)}
+    prompts = {(prompt_id, 0): readable(puzzle.prompt) for prompt_id, puzzle in strategy_run.puzzles.items()}
     strategy_run.chains.update({key: Chain() for key in prompts})
     first = asking.stickers({key: list_facts(prompt) for key, prompt in prompts.items()})
     open_, predictions = asking.compare(prompts, first)
