@@ -35,6 +35,11 @@ IN_IDENTITY = "identity"
 machines (see `stages.processes.user_file.UserFunction`)."""
 
 
+def seed_of(digest: str) -> int:
+    """Returns a seed from the first 12 digits of a digest (hex), such as that of an input of the identity."""
+    return int(digest[:12], 16)
+
+
 def settings_of(config: BaseModel) -> dict[str, Any]:
     """Returns a config as plain JSON for an identity."""
     return config.model_dump(mode="json", context=IN_IDENTITY)

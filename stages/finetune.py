@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError
-from artifacts.identity import Identity, settings_of
+from artifacts.identity import Identity, seed_of, settings_of
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, OptimizerState, Ref
 from artifacts.tensors import BATCH_FILE
@@ -20,9 +20,6 @@ from stages.training.schedules.kl_schedule import KlScheduleConfig, kl_coef_at
 from stages.training.schedules.learning_rates import LearningRateConfig, shared_rate, step_rate
 
 REVISION = 1
-
-_SEED_DIGITS = 12
-"""Number of hex digits of the batch's digest (part of the identity) that seed the order of the later passes."""
 
 
 class FinetuneConfig(UpdateConfig, LearningRateConfig):
@@ -153,7 +150,7 @@ def _settings(ctx: StageContext, config: FinetuneConfig, batch: Ref[Batch], iter
     return JobSettings.of(
         config.model_copy(update={"loss": config.loss.model_copy(update={"kl_coef": kl_coef})}),
         learning_rates=[rate] * steps * config.epochs,
-        epoch_seed=int(batch.digest[:_SEED_DIGITS], 16),
+        epoch_seed=seed_of(batch.digest),
         reference_decay=config.reference_decay if config.reference == "ema" else None,
     )
 

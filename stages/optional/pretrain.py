@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from artifacts.address import ArtifactAddress
 from artifacts.errors import NEW_RUN, BadInputError
-from artifacts.identity import Identity
+from artifacts.identity import Identity, seed_of
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Critic, Grades, OptimizerState, Ref, Rollouts
 from stages.context import StageContext
@@ -20,7 +20,6 @@ from stages.training.job import JobSettings
 from stages.training.launch import Target, Weights, batch_file, train_and_publish
 
 REVISION = 1
-_SEED_DIGITS = 12
 _SETTINGS = ("head", "reward_low", "reward_high", "row_tokens", "learning_rate", "optimizer", "trainable")
 """Settings of the critic on which its pretraining depends, besides those of `pretrain` itself."""
 
@@ -66,7 +65,7 @@ def pretrain(
         writer = Ref[Checkpoint](**Artifact.open(ctx.store, sampled).manifest.inputs["weights"])
         check_same_tokenizer(ctx.store, model, writer, f"value.pretrain.run: {sampled.key}")
     tables = [valued_rollouts(ctx.store, *pair) for pair in zip(rollouts, grades, strict=True)]
-    seed = int(identity.digest[:_SEED_DIGITS], 16)
+    seed = seed_of(identity.digest)
     batch, _ = critic_batch(tables, config, chosen.updates, seed)
     if batch.minibatches == 0:
         raise BadInputError(

@@ -9,7 +9,7 @@ import polars as pl
 from safetensors.numpy import load_file
 
 from artifacts.address import ArtifactAddress
-from artifacts.identity import Identity
+from artifacts.identity import Identity, seed_of
 from artifacts.refs import Checkpoint, Critic, Grades, OptimizerState, Ref, Rollouts, Values
 from artifacts.schemas import TOKEN_ADVANTAGES, TOKEN_ADVANTAGES_FILE, VALUES, VALUES_FILE, as_table
 from stages.context import StageContext
@@ -21,8 +21,6 @@ from stages.training.launch import Target, Weights, batch_file, carry_over, trai
 from stages.training.schedules.learning_rates import LEARNING_RATE_SETTINGS, learning_rate_at, step_rate
 
 REVISION = 1
-_SEED_DIGITS = 12
-"""Number of hex digits of the rollouts' digest (part of the identity) that seed the order of groups and passes."""
 _VALUES = "values"
 _WITHOUT_EFFECT = (*LEARNING_RATE_SETTINGS, "source", "pretrain")
 """Settings that the identity leaves out, because the iteration's learning rate and the inputs depend on them."""
@@ -89,7 +87,7 @@ def value(
     if values and trained:
         return Valued(values, trained)
     table = valued_rollouts(ctx.store, rollouts, grades)
-    seed = int(rollouts.digest[:_SEED_DIGITS], 16)
+    seed = seed_of(rollouts.digest)
     batch, numbers = critic_batch([table], config, config.updates, seed)
 
     def publish(file: Path | None) -> Ref[Values]:
