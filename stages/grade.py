@@ -154,7 +154,7 @@ class NeededCapability:
 
 def needs_of(config: GradeConfig) -> list[NeededCapability]:
     """Returns the capabilities that the settings need of every environment."""
-    reward, by_process = config.reward, config.advantage.level == "process"
+    reward, by_process = config.reward, config.by_process
     level, outcome, zero = "grade.advantage.level = 'process'", "set it to 'outcome'", "set it to 0"
     return [
         need
