@@ -21,7 +21,7 @@ from artifacts.schemas import PUZZLES
 from stages.context import StageContext
 from stages.draw import TABLE, DrawConfig, address_of, draw, stretches
 from stages.environments import environment
-from stages.environments.capabilities import Items, ItemSource, Lists, needs
+from stages.environments.capabilities import Items, ItemSource, Lists, divided, needs
 from stages.environments.config import SourceConfig
 from stages.environments.generate import AnyPuzzleConfig, PuzzleConfig
 from stages.environments.published import read_puzzles
@@ -71,9 +71,14 @@ class PrepareConfig(Config):
         return self
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """Number of puzzles by split."""
+        return {"train": self.train, "val": self.val, "test": self.test}
+
+    @property
     def total(self) -> int:
         """Number of different puzzles in all splits."""
-        return self.train + self.val + self.test
+        return sum(self.sizes.values())
 
     def first_stretches(self) -> list[DrawConfig]:
         """Returns the stretches that are always drawn; if the stream repeats puzzles, `prepare` draws further ones."""
@@ -101,7 +106,7 @@ def prepare(ctx: StageContext, config: PrepareConfig, *, out: ArtifactAddress[Pu
     attempt = out.attempt(identity)
     started = time.perf_counter()
     if source is not None:
-        items = source.items({"train": config.train, "val": config.val, "test": config.test}, config.seed)
+        items = source.items(config.sizes, config.seed)
     else:
         items = Items({"test": read_puzzles(Path(config.file))} if config.file else _generate(config, ctx))
     for warning in items.warnings:
@@ -182,10 +187,7 @@ def _generate(config: PrepareConfig, ctx: StageContext) -> dict[str, list[Puzzle
         if len(distinct) >= config.total:
             break
         ctx.progress("prepare", len(distinct), config.total, {})
-    puzzles = list(distinct.values())[: config.total]
-    # Held-out splits come first in the stream, so that they stay the same when the train split grows.
-    val, test = puzzles[: config.val], puzzles[config.val : config.val + config.test]
-    return {"train": puzzles[config.val + config.test :], "val": val, "test": test}
+    return divided(list(distinct.values()), config.sizes)
 
 
 def _too_few(found: Mapping[int, int], total: int) -> bool:

@@ -39,6 +39,13 @@ class Items:
     warnings: tuple[str, ...] = ()
 
 
+def divided(items: Sequence[Puzzle], sizes: Mapping[str, int]) -> dict[str, list[Puzzle]]:
+    """Returns the first items by split, the held-out ones first, so that they stay the same when `train` grows."""
+    val, test = sizes["val"], sizes["test"]
+    train = items[val + test : val + test + sizes["train"]]
+    return {"train": list(train), "val": list(items[:val]), "test": list(items[val : val + test])}
+
+
 def in_no_split(where: str, unused: int, of: str, sizes: Mapping[str, int]) -> str:
     """Returns a warning that a source has more items than its splits take.
 

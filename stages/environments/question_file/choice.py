@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from artifacts.errors import BadInputError
-from stages.environments.capabilities import Items, in_no_split
+from stages.environments.capabilities import Items, divided, in_no_split
 from stages.environments.puzzle import Puzzle
 from stages.environments.question_file.config import QuestionColumns, place_of
 from stages.environments.question_file.graders import folded
@@ -71,11 +71,9 @@ def _splits(
     order: Sequence[FileQuestion], sizes: Mapping[str, int], path: str, dropped: int
 ) -> dict[str, list[Puzzle]]:
     if any(question.split is None for question in order):
-        total, val, test = sum(sizes.values()), sizes["val"], sizes["test"]
-        if len(order) < total:
+        if len(order) < (total := sum(sizes.values())):
             raise _too_few(path, "", len(order), total, dropped)
-        parts = {"train": order[val + test : total], "val": order[:val], "test": order[val : val + test]}
-        return {split: [question.puzzle for question in part] for split, part in parts.items()}
+        return divided([question.puzzle for question in order], sizes)
     chosen: dict[str, list[Puzzle]] = {}
     for split in SPLITS:
         marked = [question.puzzle for question in order if question.split == split]

@@ -14,7 +14,7 @@ from artifacts.documents.conversation import stored_prompt
 from artifacts.documents.parsing import text_problem
 from artifacts.documents.suggestions import did_you_mean
 from artifacts.errors import BadInputError
-from stages.environments.capabilities import Items, in_no_split
+from stages.environments.capabilities import Items, divided, in_no_split
 from stages.environments.puzzle import Graded, Grader, Parsed, Puzzle
 from stages.environments.question_file.config import place_of
 from stages.environments.single_answer import ANSWER, ITEM, single_grade, single_item
@@ -240,13 +240,10 @@ class UserSource:
                 f"at least {total}",
                 "lower puzzles.train, puzzles.val or puzzles.test, or make more items",
             )
-        chosen, splits = iter(puzzles.values()), dict[str, list[Puzzle]]()
-        for split in ("val", "test", "train"):
-            splits[split] = [next(chosen) for _ in range(sizes[split])]
         place = {"file": self._config.location, "place": place_of(self._config.location)}
         unused = len(puzzles) - total if given > requested else 0  # `items` returned all that it has
         warnings = (in_no_split(self._environment.name, unused, f"{len(puzzles)} items", sizes),) if unused else ()
-        return Items(splits, place if self._config.location else {}, warnings)
+        return Items(divided([*puzzles.values()], sizes), place if self._config.location else {}, warnings)
 
     def _check_repeatable(self, count: int, seed: int, level: str | None) -> None:
         """Checks that two processes that are asked for the same few items make the same ones."""
