@@ -5,10 +5,10 @@ Every function accepts any text and runs in time linear in its length.
 
 import re
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from stages.environments.question_file.boxes import closed_boxes
 from stages.environments.single_answer import between_tags
 
 AnswerIn = Literal["last_box", "first_box", "answer_tag", "answer_line", "anywhere"]
@@ -74,26 +74,10 @@ def _box(text: str, start: int, *, first: bool) -> Span | None:
     Of nested boxes, the last is the innermost.
     """
     chosen: tuple[int, int] | None = None
-    for opened, closed in _boxes(text, start):
+    for opened, closed in closed_boxes(_TOKEN, text, start):
         if chosen is None or (opened < chosen[0]) == first:
             chosen = opened, closed
     return None if chosen is None else Span(text[slice(*chosen)], chosen[1] + 1)
-
-
-def _boxes(text: str, start: int) -> Iterator[tuple[int, int]]:
-    """Yields start and end of the content of each closed box; an inner box comes before its outer one."""
-    opened: list[int | None] = []  # for each open brace, the start of its box's content; None if it opens no box
-    for token in _TOKEN.finditer(text, start):
-        match token.group():
-            case "{":
-                opened.append(None)
-            case "}":
-                if opened and (begin := opened.pop()) is not None:
-                    yield begin, token.start()
-            case r"\{" | r"\}" | "\\\\":
-                pass
-            case _:
-                opened.append(token.end())
 
 
 def _inside(text: str, start: int, end: int) -> Span:

@@ -13,6 +13,7 @@ from functools import lru_cache
 import polars as pl
 
 from stages.environments.puzzle import FileGrader
+from stages.environments.question_file.boxes import closed_boxes
 
 _MARKER = re.compile(r"(?<![a-z0-9])answer[*_]{0,3}[ \t]?:[*_]{0,3}", re.IGNORECASE | re.ASCII)
 _THOUSANDS = r"(?:,|\{,\}|\\,)"
@@ -231,16 +232,8 @@ def _value(match: re.Match[str]) -> Fraction | None:
 
 def _boxed(text: str) -> Reading | None:
     """Reads the last box with balanced braces, of nested boxes the innermost; None if there is none."""
-    opened: list[int | None] = []  # for each open brace, the start of its box's content; None if it opens no box
-    last = (-1, -1)
-    for match in _BRACE.finditer(text):
-        token = match.group()
-        if token == "}":
-            if opened and (start := opened.pop()) is not None:
-                last = max(last, (start, match.start()))
-        elif token == "{" or token.startswith("\\boxed"):
-            opened.append(None if token == "{" else match.end())
-    return None if last[0] < 0 else _content(text[slice(*last)], last[1] + 1)
+    last = max(closed_boxes(_BRACE, text), default=None)
+    return None if last is None else _content(text[slice(*last)], last[1] + 1)
 
 
 def _content(words: str, end: int) -> Reading | None:
