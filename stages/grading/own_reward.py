@@ -4,7 +4,6 @@ It runs in processes with limits (see `stages.processes.limited_calls`).
 """
 
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from stages.environments.environment import kind_of
 from stages.environments.puzzle import Puzzle
 from stages.environments.single_answer import ITEM, reward_item
 from stages.processes.limited_calls import LimitedCalls, LoadError
-from stages.processes.user_file import UserFunction, check_call, load_from
+from stages.processes.user_file import UserFunction, check_call, load_from, number_or_text
 
 _LOAD = "stages.grading.own_reward:load"
 _ARGUMENTS = ("completion", "item", "grade", "tokens")
@@ -125,11 +124,6 @@ def load(file: str, name: str, digest: str) -> Callable[..., float | str]:
     check_call(function, f"def {name}({', '.join(_ARGUMENTS)})", _ARGUMENTS, by_name=True)
 
     def call(*arguments: Any) -> float | str:
-        value: Any = function(**dict(zip(_ARGUMENTS, arguments, strict=True)))
-        try:
-            number = float(value) if not isinstance(value, str) else math.nan
-        except (TypeError, ValueError):
-            number = math.nan
-        return number if math.isfinite(number) else repr(value)[:80]
+        return number_or_text(function(**dict(zip(_ARGUMENTS, arguments, strict=True))))
 
     return call

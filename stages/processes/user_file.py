@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -156,6 +157,15 @@ def load_from(file: Path, name: str, digest: str) -> Any:
     if not hasattr(module, name):
         raise AttributeError(f"{file.name} has no {name}{did_you_mean(name, [*module.__dict__])}")
     return getattr(module, name)
+
+
+def number_or_text(value: Any, low: float = -math.inf, high: float = math.inf) -> float | str:
+    """Returns what a user's function returned as a number, or the text of anything but a finite one of a range."""
+    try:
+        number = float(value) if not isinstance(value, str) else math.nan
+    except (TypeError, ValueError):
+        number = math.nan
+    return number if math.isfinite(number) and low <= number <= high else repr(value)[:80]
 
 
 def check_call(function: Any, written: str, arguments: Sequence[str], *, by_name: bool) -> None:

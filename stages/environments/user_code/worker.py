@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -10,7 +9,7 @@ from typing import Any, cast
 from artifacts.documents.conversation import read_messages
 from stages.environments.solver_tool import without_marks
 from stages.environments.user_code.config import entry_point, verifiers_version, version_of
-from stages.processes.user_file import check_call, load_from
+from stages.processes.user_file import check_call, load_from, number_or_text
 
 LARGEST_ITEM = 1_000_000
 """Bytes of the JSON of an item."""
@@ -166,17 +165,8 @@ def _checked(item: Any, number: int) -> str:
 
 
 def _grade(target: Any, completion: str, item: str) -> float | str:
-    """Returns the score; see `_score`."""
-    return _score(target.grade(completion=completion, item=json.loads(item)))
-
-
-def _score(score: Any) -> float | str:
-    """Returns a score as a number, or the text of one that is not a number from 0 to 1."""
-    try:
-        number = float(score) if not isinstance(score, str) else math.nan
-    except (TypeError, ValueError):
-        number = math.nan
-    return number if 0.0 <= number <= 1.0 else _short(score)
+    """Returns the score, or the text of one that is not a number from 0 to 1."""
+    return number_or_text(target.grade(completion=completion, item=json.loads(item)), 0.0, 1.0)
 
 
 def _observe(target: Any, turns: Sequence[str], item: str) -> str | None:
@@ -198,7 +188,7 @@ def _episode(target: Any, turns: Sequence[str], observed: Sequence[str], item: s
         now = without_marks(observations[number]) if number < len(observations) else None
         if now != seen:
             return f"{_short(now)} after turn {number + 1}, where it had returned {_short(seen)}"
-    return _score(reward)
+    return number_or_text(reward, 0.0, 1.0)
 
 
 def _levels(target: Any) -> list[str]:
