@@ -1,4 +1,4 @@
-"""Suggestions for misspelled names."""
+"""Names in messages: suggestions for misspelled ones, and lists of many."""
 
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,6 +26,12 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Returns a hint such as `, did you mean 'quickstart'?`; empty if no name is similar."""
     near = closest(name, names)
     return f", did you mean {near!r}?" if near else ""
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """Returns the first names and the number of the others, such as `a, b and 3 more`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def meant_key(model: type[BaseModel], place: Sequence[int | str]) -> str | None:

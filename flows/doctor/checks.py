@@ -1,10 +1,11 @@
 """Judges facts: each function takes facts and returns one check, with a remedy unless it is ok."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from artifacts.documents.suggestions import listed
 from artifacts.errors import SEE_DOCTOR, BadInputError
 from flows.checks.devices import CPU_BUILDS, CUDA_BUILDS, refuse_large_cache, refuse_missing_devices
 from flows.doctor.facts import MachineFacts, PrefectFacts, SpeedFacts
@@ -249,14 +250,11 @@ def prefect_check(prefect: PrefectFacts) -> Check:
         remedy = f"update the server to {prefect.client}: it may refuse requests of a newer client"
         return Check("Prefect", "warning", summary, remedy, figures)
     if prefect.others:
-        summary += f"; it has no password, so other accounts of this machine could use it ({_some(prefect.others)})"
+        others = listed(prefect.others, _SHOWN_NAMES)
+        summary += f"; it has no password, so other accounts of this machine could use it ({others})"
         remedy = "`deerstalker down`, then `deerstalker up --auth`"
         return Check("Prefect", "warning", summary, remedy, figures | {"others": list(prefect.others)})
     return Check("Prefect", "ok", summary, figures=figures)
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:_SHOWN_NAMES]) + (f" and {more} more" if (more := len(names) - _SHOWN_NAMES) > 0 else "")
 
 
 def extras_check(machine: MachineFacts, hardware: Hardware) -> Check:

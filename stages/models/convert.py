@@ -32,6 +32,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufCo
 from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
+from artifacts.documents.suggestions import listed
 from artifacts.errors import BadInputError
 from stages.models.json_file import read_json, refuse_own_code
 from stages.models.shape import families, read_shape, text_part
@@ -67,8 +68,7 @@ def _open_model(source: str, **options: Any) -> Any:
     model, loading = opened
     for kind in ("missing_keys", "mismatched_keys"):
         if names := sorted(map(str, loading.get(kind) or ())):
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            problem = f"{kind.replace('_keys', '')} tensor {names[0]}{more}"
+            problem = f"{kind.replace('_keys', '')} tensor {listed(names, 1)}"
             raise BadInputError(source, problem, "the tensors that its config implies", "copy the whole model again")
     return model
 

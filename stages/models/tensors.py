@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
+from artifacts.documents.suggestions import listed
 from artifacts.errors import BadInputError
 from stages.models.adapter_config import AdapterConfig
 from stages.models.adapters import (
@@ -143,7 +144,7 @@ def compare(folder: Path, shape: DecoderShape, stored: Mapping[str, StoredTensor
     needed = tensors_of(shape)
     implied = f"the {len(needed)} tensors of its config.json"
     if missing := [name for name in needed if name not in stored]:
-        raise BadInputError(str(folder), f"no tensor {_first_of(missing)}", implied, _COPY_AGAIN)
+        raise BadInputError(str(folder), f"no tensor {listed(missing, 1)}", implied, _COPY_AGAIN)
     allowed = dict(needed)
     if shape.tied and not shape.value_head:
         allowed[HEAD] = needed[EMBEDDING]
@@ -151,7 +152,7 @@ def compare(folder: Path, shape: DecoderShape, stored: Mapping[str, StoredTensor
     if unexpected:  # ignoring them would silently lose weights
         raise BadInputError(
             str(folder),
-            f"tensor {_first_of([shown(name) for name in unexpected])}, which config.json does not imply",
+            f"tensor {listed([shown(name) for name in unexpected], 1)}, which config.json does not imply",
             implied,
             "use the config.json that belongs to the weights",
         )
@@ -175,11 +176,6 @@ def _compare_one(name: str, tensor: StoredTensor, sizes: tuple[int, ...]) -> Non
         )
     if tensor.dtype not in _FLOATS:
         raise BadInputError(where, f"type {tensor.dtype}", ", ".join(_FLOATS), "use the unquantized model")
-
-
-def _first_of(names: Sequence[str]) -> str:
-    more = len(names) - 1
-    return names[0] + (f" and {more} more" if more else "")
 
 
 def _same_content(first: StoredTensor, second: StoredTensor) -> bool:
@@ -209,7 +205,7 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
                 raise BadInputError(f"{file}: tensor {shown(name)}", problem, "the file it is in", _COPY_AGAIN)
             stored[name] = tensor
     if lost := [name for name in file_of if name not in stored]:
-        problem = f"{_first_of([shown(name) for name in lost])} is not in {file_of[lost[0]]}"
+        problem = f"{listed([shown(name) for name in lost], 1)} is not in {file_of[lost[0]]}"
         raise BadInputError(str(folder / WEIGHTS_INDEX), problem, "tensors that the files hold", _COPY_AGAIN)
     return stored
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from artifacts.documents.suggestions import listed
 from artifacts.errors import BadInputError
 from stages.environments.puzzle import Checked, Puzzle
 
@@ -27,11 +28,9 @@ def not_provable(where: str, checked: Checked) -> BadInputError:
     """
     if not checked.unread:
         return BadInputError(where, "the clues contradict one another", "clues that have a solution")
-    shown = ", ".join(map(repr, checked.unread[:_UNREAD_SHOWN]))
-    more = len(checked.unread) - _UNREAD_SHOWN
     return BadInputError(
         where,
-        f"cannot be read: {shown}" + (f" and {more} more" if more > 0 else ""),
+        f"cannot be read: {listed([repr(sentence) for sentence in checked.unread], _UNREAD_SHOWN)}",
         "sentences as `deerstalker puzzles make` writes them",
         "correct the sentence; `deerstalker puzzles solve` lists all of them",
     )

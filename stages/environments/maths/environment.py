@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from artifacts.documents.suggestions import listed
 from artifacts.errors import BadInputError, DeerstalkerError
 from stages.environments.capabilities import Items
 from stages.environments.maths.answers import ANSWERS_IN, AnswerIn, final_answer, without_dollars
@@ -127,11 +128,10 @@ def unreadable(answers: Sequence[str]) -> set[int]:
 
 
 def _refusal(config: MathsConfig, questions: Sequence[FileQuestion], total: int) -> BadInputError:
-    shown = ", ".join(f"{item.puzzle.solution[ANSWER][:40]!r} ({item.where})" for item in questions[:_SHOWN_PROBLEMS])
-    more = f" and {len(questions) - _SHOWN_PROBLEMS} more" if len(questions) > _SHOWN_PROBLEMS else ""
+    answers = [f"{item.puzzle.solution[ANSWER][:40]!r} ({item.where})" for item in questions]
     return BadInputError(
         f"{config.path}, column {config.answer!r}",
-        f"{len(questions)} of {total} answers that math-verify cannot read: {shown}{more}",
+        f"{len(questions)} of {total} answers that math-verify cannot read: {listed(answers, _SHOWN_PROBLEMS)}",
         "numbers, or LaTeX",
         "correct them, or set puzzles.puzzle.unreadable = 'drop'",
     )

@@ -4,19 +4,19 @@ The address of the hub (HF_ENDPOINT) and the token (HF_TOKEN, or that of `hf aut
 neither is stored.
 """
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, BinaryIO, cast
 
-from artifacts.documents.suggestions import did_you_mean
+from artifacts.documents.suggestions import did_you_mean, listed
 from artifacts.errors import BadInputError, DeerstalkerError
 from stages.environments.question_file.config import QuestionColumns
 
 _CONVERTED = "refs/convert/parquet"
 """Branch to which the hub converts data sets: CONFIG/SPLIT/NUMBER.parquet."""
-_SHOWN_NAMES = 20
+_SHOWN = 20
 _BLOCK_BYTES = 1 << 20
 """Bytes that are read at once from a Parquet file, of which only some columns are needed; others are streamed."""
 _READABLE = (".jsonl", ".ndjson", ".csv", ".parquet")
@@ -40,8 +40,8 @@ def hub_files(
     revision = revision or ("main" if pattern else _CONVERTED)
     with _explained(config.path, revision):
         info = HfApi().dataset_info(name, revision=revision)
-    listed = sorted(item.rfilename for item in info.siblings or ())
-    names = _converted(config, listed) if pattern is None else _matching(config.path, pattern, listed)
+    found = sorted(item.rfilename for item in info.siblings or ())
+    names = _converted(config, found) if pattern is None else _matching(config.path, pattern, found)
 
     @contextmanager
     def opened(file: str) -> Generator[BinaryIO]:
@@ -73,7 +73,7 @@ def _named(kind: str, name: str | None, known: Mapping[str, Any], where: str) ->
         return "default" if "default" in known else next(iter(known))
     if name is None or name not in known:
         found = f"{len(known)} {kind}s" if name is None else f"no {kind} {name!r}{did_you_mean(name, known)}"
-        raise BadInputError(where, found, f"one of: {_shown(known)}", f"set puzzles.puzzle.{kind}")
+        raise BadInputError(where, found, f"one of: {listed(sorted(known), _SHOWN)}", f"set puzzles.puzzle.{kind}")
     return name
 
 
@@ -82,14 +82,9 @@ def _matching(where: str, pattern: str, files: Sequence[str]) -> list[str]:
     if matching := [file for file in files if fnmatchcase(file, pattern)]:
         return matching
     readable = [file for file in files if file.endswith(_READABLE)]
-    expected = f"one of: {_shown(readable)}" if readable else "a data set with .jsonl, .csv or .parquet files"
+    expected = f"one of: {listed(readable, _SHOWN)}" if readable else "a data set with .jsonl, .csv or .parquet files"
     remedy = "name one, or several with *" if readable else "use hub:OWNER/NAME, whose files the hub has converted"
     raise BadInputError(where, f"no file {pattern!r}{did_you_mean(pattern, readable)}", expected, remedy)
-
-
-def _shown(names: Collection[str]) -> str:
-    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-    return ", ".join(sorted(names)[:_SHOWN_NAMES]) + more
 
 
 @contextmanager

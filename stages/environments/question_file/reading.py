@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from artifacts.documents.conversation import Message, read_messages, stored_prompt
 from artifacts.documents.parsing import text_problem
-from artifacts.documents.suggestions import closest, did_you_mean
+from artifacts.documents.suggestions import closest, did_you_mean, listed
 from artifacts.errors import BadInputError
 from artifacts.local.input_files import LARGEST_TABLE, UnfitInputError, read_at_most
 from stages.environments.puzzle import Puzzle
@@ -335,11 +335,9 @@ def _check_columns(columns: Any, where: str, config: QuestionColumns) -> None:
             in_prompt = column in config.prompt_columns and column != config.question
             near = "" if in_prompt and closest(column, names) == config.answer else did_you_mean(column, names)
             braces = f"; {BRACES_AS_TEXT}" if in_prompt else ""
-            shown = ", ".join(name[:40] for name in names[:_SHOWN_COLUMNS])
-            more = f" and {len(names) - _SHOWN_COLUMNS} more" if len(names) > _SHOWN_COLUMNS else ""
             raise BadInputError(
                 where,
                 f"no column {column!r}{near}",
-                f"one of: {shown}{more}",
+                f"one of: {listed([name[:40] for name in names], _SHOWN_COLUMNS)}",
                 f"name the columns in puzzles.puzzle, and in its prompt{braces}",
             )
