@@ -163,18 +163,12 @@ def _sampled(
         cut = row["finish_reason"] in CUT
         reply = Reply(
             text=row["text"],
-            reasoning=None,
             outcome="length" if cut else "answered" if row["text"].strip() else "empty",
             finish_reason=row["finish_reason"],
-            detail=None,
             usage={"prompt_tokens": len(row["prompt_token_ids"]), "completion_tokens": written},
-            response_id="",
             model=row["engine"],
             fingerprint=row["weights_digest"],
-            provider=None,
             latency_s=row["group_s"],
-            attempts=1,
-            charged=0,
         )
         rows.append(row_of(question, reply))
     return as_table(rows, ANSWERS), {

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from artifacts.errors import DeerstalkerError
 
@@ -56,7 +56,7 @@ class Budget:
 
     limit: float | None = None
     spent: float = 0.0
-    reserved: float = field(default=0.0)
+    reserved: float = 0.0
 
     def fits(self, most: float) -> bool:
         """Returns whether an answer that costs at most `most` stays within the limit."""

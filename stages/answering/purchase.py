@@ -12,7 +12,7 @@ from artifacts.address import Attempt
 from artifacts.errors import TransientError
 from artifacts.identity import sha256_json
 from artifacts.refs import Answers
-from artifacts.schemas import ANSWERS, Outcome, as_table
+from artifacts.schemas import ANSWERS, as_table
 from stages.answering.client import ApiClient, LostError, RefusedError, stop_of
 from stages.answering.limits import Budget, BudgetReachedError, TokenRate
 from stages.answering.prices import MOST_TOKENS, TokenPrice, Tokens, cached_tokens, dollars
@@ -262,7 +262,7 @@ class _Buyer:
 
     async def _give_up(self, question: PuzzleSample, error: LostError) -> None:
         if self._service.access.failed_calls == "count":
-            await self._store(question, _no_reply("failed", error.words, attempts=error.attempts))
+            await self._store(question, Reply("failed", detail=error.words, attempts=error.attempts))
             return
         self._lost.append(f"{question.prompt_id}: {error}")
         self._lost_in_a_row += 1
@@ -275,17 +275,13 @@ class _Buyer:
             )
 
     async def _reject(self, question: PuzzleSample, error: RefusedError) -> None:
-        await self._store(question, _no_reply("rejected", error.words, usage={"total_tokens": 0}))
+        await self._store(question, Reply("rejected", detail=error.words, usage={"total_tokens": 0}))
 
     async def _store(self, question: PuzzleSample, reply: Reply) -> None:
         await self._shards.add(row_of(question, reply))
         self._stored += 1
         self._tokens += usage_tokens(reply.usage)[1] or 0
         self._on_answer()
-
-
-def _no_reply(outcome: Outcome, words: str, *, usage: dict[str, Any] | None = None, attempts: int = 1) -> Reply:
-    return Reply("", None, outcome, "", words, usage or {}, "", "", None, None, 0.0, attempts, 0)
 
 
 def row_of(question: PuzzleSample, reply: Reply) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """A reply of an OpenAI-compatible API, and how it is read."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from artifacts.schemas import Outcome
@@ -11,9 +11,9 @@ class Reply:
     """A reply of a model.
 
     Attributes:
+        outcome: How the answer ended.
         text: The answer; empty if there is none.
         reasoning: The reasoning that the reply shows; None if it shows none.
-        outcome: How the answer ended.
         finish_reason: The provider's word for the outcome; empty if there is none.
         detail: Words of a refusal or an error; None if there are none.
         usage: The token counts of the reply, all fields as the provider sent them.
@@ -26,19 +26,19 @@ class Reply:
         charged: Number of earlier attempts that the provider may charge for, because their replies were lost.
     """
 
-    text: str
-    reasoning: str | None
     outcome: Outcome
-    finish_reason: str
-    detail: str | None
-    usage: dict[str, Any]
-    response_id: str
-    model: str
-    fingerprint: str | None
-    provider: str | None
-    latency_s: float
-    attempts: int
-    charged: int
+    text: str = ""
+    reasoning: str | None = None
+    finish_reason: str = ""
+    detail: str | None = None
+    usage: dict[str, Any] = field(default_factory=dict[str, Any])
+    response_id: str = ""
+    model: str = ""
+    fingerprint: str | None = None
+    provider: str | None = None
+    latency_s: float = 0.0
+    attempts: int = 1
+    charged: int = 0
 
 
 def objects_in(value: object) -> list[dict[str, Any]]:

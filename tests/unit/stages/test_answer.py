@@ -76,10 +76,7 @@ def test_an_api_that_hides_its_thoughts_answers_a_set_that_requires_them(puzzles
 
 def reply(text: str) -> Reply:
     """The reply of an API with a text alone."""
-    return Reply(
-        text=text, reasoning=None, outcome="answered", finish_reason="stop", detail=None, usage={}, response_id="",
-        model="m", fingerprint=None, provider=None, latency_s=1.0, attempts=1, charged=0,
-    )  # fmt: skip
+    return Reply("answered", text, finish_reason="stop", model="m", latency_s=1.0)
 
 
 def test_puzzles_of_another_grader_are_refused_before_anything_is_bought() -> None:
