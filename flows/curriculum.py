@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
-
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Grades, PassRates, Puzzles, Ref, Report, Rollouts, Transition
-from artifacts.schemas import PASS_RATES, PASS_RATES_FILE, PUZZLES
+from artifacts.schemas import PASS_RATES, PASS_RATES_FILE
 from flows.checks.columns import check_columns, check_filters, reads_columns
 from flows.inputs.models import fetched_source
 from flows.inputs.prompts import refuse_overlong
 from flows.lookup.preparation import rate_line
 from flows.session.session import Session
 from stages.curriculum.progress import read_progress
+from stages.environments.tables import read_split
 from stages.optional.advance import AdvanceConfig, advance
 from stages.optional.rate import rate
 from stages.optional.update_rates import update_rates
@@ -31,7 +30,7 @@ def check_before(session: Session, puzzles: Ref[Puzzles]) -> None:
         BadInputError: The puzzles lack a column of the curriculum, or a filter leaves too few of them.
     """
     if reads_columns(session.recipe):
-        check_columns(session.recipe, _train(session, puzzles))
+        check_columns(session.recipe, read_split(session.ctx.store, puzzles, "train"))
 
 
 def first_pass_rates(session: Session, start: Ref[Checkpoint], puzzles: Ref[Puzzles]) -> Ref[PassRates] | None:
@@ -59,12 +58,8 @@ def first_pass_rates(session: Session, start: Ref[Checkpoint], puzzles: Ref[Puzz
             session.live.line(f"pass rates of {name}: {rate_line(figures)}")
     if reads_columns(recipe):
         measured = pass_rates and Artifact.open(session.ctx.store, pass_rates).read_table(PASS_RATES_FILE, PASS_RATES)
-        check_filters(recipe, _train(session, puzzles), measured)
+        check_filters(recipe, read_split(session.ctx.store, puzzles, "train"), measured)
     return pass_rates
-
-
-def _train(session: Session, puzzles: Ref[Puzzles]) -> pl.DataFrame:
-    return Artifact.open(session.ctx.store, puzzles).read_table("train.parquet", PUZZLES)
 
 
 def phase_after(session: Session, start: Position, after: Position, n: int) -> Position:

@@ -11,7 +11,7 @@ from artifacts.identity import Identity
 from artifacts.layout import Shared, shared_key
 from artifacts.reading import Artifact
 from artifacts.refs import Report
-from artifacts.schemas import PUZZLES, RESULTS
+from artifacts.schemas import RESULTS
 from artifacts.store.store import Store
 from flows.config.limits import cut_below_training, evaluated_as_trained
 from flows.inputs.models import fetched
@@ -19,7 +19,7 @@ from flows.inputs.suites import measured_puzzles
 from flows.lookup.checkpoints import trained_sampling
 from flows.opening import fitting_profile, opened_stages
 from stages.environments.puzzle import Grader
-from stages.environments.tables import graders_of
+from stages.environments.tables import graders_of, read_split
 from stages.environments.thoughts import thought_opened
 from stages.evaluate import EvaluateConfig, evaluate, regrade
 from stages.statistics.totals import totals
@@ -92,7 +92,7 @@ def evaluate_checkpoint(request: EvaluationRequest) -> Evaluation:
         published = Artifact.open(store, report)
         results = published.read_table("results.parquet", RESULTS)
         strategies = stored_figures(published).chosen(config.strategies)
-        solutions = Artifact.open(store, puzzles).read_table(f"{split}.parquet", PUZZLES)
+        solutions = read_split(store, puzzles, split)
         return Evaluation(
             checkpoint=checkpoint.as_json(),
             puzzles=results["prompt_id"].n_unique(),

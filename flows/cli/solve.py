@@ -229,10 +229,8 @@ def _puzzle_of(question: AskedPrompt, where: str) -> Puzzle:
 
 def _puzzles(file: str, store_url: str) -> list[Puzzle] | None:
     """Returns the puzzles of a file or split; None if `file` names a prompt."""
-    from artifacts.reading import Artifact
-    from artifacts.schemas import PUZZLES
     from flows.lookup.splits import named_split
-    from stages.environments.tables import from_table
+    from stages.environments.tables import from_table, read_split
 
     if file.endswith(".json"):
         return read_puzzles(Path(file))
@@ -240,7 +238,7 @@ def _puzzles(file: str, store_url: str) -> list[Puzzle] | None:
         return None
     store = Store.open(store_url)
     puzzles, split = named_split(file, store, file)
-    return from_table(Artifact.open(store, puzzles).read_table(f"{split}.parquet", PUZZLES))
+    return from_table(read_split(store, puzzles, split))
 
 
 def model_folder(source: "Ref[Any] | FetchedModel | StoredModel", store: Store, scratch: Path) -> Path:

@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from artifacts.documents.run_files import read_recipe
-from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref
-from artifacts.schemas import PUZZLES
 from artifacts.store.store import Store
 from flows.checks.rows import check_rows
 from flows.config.model_size import ModelSize, shape_of_config
@@ -16,7 +14,7 @@ from flows.session.session import Session
 from stages.environments.capabilities import AnswersCalls, needs
 from stages.environments.environment import get
 from stages.environments.solver_tool import UNREADABLE, write_tool_output
-from stages.environments.tables import puzzles_by_id
+from stages.environments.tables import puzzles_by_id, read_split
 from stages.models.json_file import read_json
 from stages.models.shape import read_shape
 from stages.models.tokenizers.chat import chat_tokenizer
@@ -67,7 +65,7 @@ def settle_rows(session: Session, weights: Ref[Checkpoint], puzzles: Ref[Puzzles
 
 def _tool_output_tokens(store: Store, puzzles: Ref[Puzzles], folder: Path) -> int:
     """Returns a bound of the tokens of the solver's answers: to calls with all clues, which answer every question."""
-    train = Artifact.open(store, puzzles).read_table("train.parquet", PUZZLES)
+    train = read_split(store, puzzles, "train")
     tokenizer = chat_tokenizer(folder)
     longest = 0
     for puzzle in puzzles_by_id(train.head(_ASKED_PUZZLES)).values():

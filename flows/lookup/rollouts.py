@@ -21,7 +21,6 @@ from artifacts.refs import Ref
 from artifacts.schemas import (
     GRADES,
     GRADES_FILE,
-    PUZZLES,
     ROLLOUTS,
     TOKEN_ADVANTAGES,
     TOKEN_ADVANTAGES_FILE,
@@ -31,6 +30,7 @@ from artifacts.schemas import (
 )
 from artifacts.store.store import Store
 from flows.lookup.stages import PARTS
+from stages.environments.tables import read_split
 from stages.sampling.turns import own_lengths
 
 if TYPE_CHECKING:
@@ -72,13 +72,13 @@ def sampled_shards(item: IterationRecord, store: Store) -> Iterator[pl.DataFrame
 
 def read_puzzles(item: IterationRecord, store: Store) -> pl.DataFrame:
     """Returns the train split from which an iteration was sampled (see `artifacts.schemas.PUZZLES`)."""
-    return Artifact.open(store, Ref(**item.manifests["grade"].inputs["puzzles"])).read_table("train.parquet", PUZZLES)
+    return read_split(store, Ref(**item.manifests["grade"].inputs["puzzles"]), "train")
 
 
 def asked_puzzles(report: Artifact) -> pl.DataFrame:
     """Returns the split of a puzzle set from which a report took its puzzles (see `artifacts.schemas.PUZZLES`)."""
-    puzzles = Artifact.open(report.store, Ref(**report.manifest.inputs["puzzles"]))
-    return puzzles.read_table(f"{report.manifest.facts['split']}.parquet", PUZZLES)
+    facts = report.manifest.facts
+    return read_split(report.store, Ref(**report.manifest.inputs["puzzles"]), facts["split"])
 
 
 def graded_rollouts(run: RunRecord, store: Store, iterations: Collection[int] = ()) -> Iterator[pl.DataFrame]:
