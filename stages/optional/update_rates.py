@@ -4,9 +4,10 @@ from artifacts.address import ArtifactAddress
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Grades, PassRates, Ref, Rollouts
-from artifacts.schemas import GRADES, GRADES_FILE, PASS_RATES, PASS_RATES_FILE, ROLLOUTS
+from artifacts.schemas import PASS_RATES, PASS_RATES_FILE
 from stages.context import StageContext
 from stages.curriculum.pass_rates import RUN, rate_figures, rates, updated
+from stages.grading.graded_rollouts import graded_rollouts
 from stages.sampling.turns import own_lengths
 
 REVISION = 1
@@ -30,15 +31,17 @@ def update_rates(
         grades: Their grades.
         before: The pass rates before the iteration; None if nothing was rated.
         iteration: Number of the iteration.
+
+    Raises:
+        IntegrityError: The grades are not those of the rollouts.
     """
     identity = Identity.of(
         "update_rates", REVISION, {"iteration": iteration}, rollouts=rollouts, grades=grades, pass_rates=before
     )
     if published := out.find(identity):
         return published
-    sampled = Artifact.open(ctx.store, rollouts).read_tables(ROLLOUTS).sort("group", "sample")
-    lengths = sampled.select("group", "sample", "weights_digest").with_columns(own_lengths(sampled).alias("tokens"))
-    graded = Artifact.open(ctx.store, grades).read_table(GRADES_FILE, GRADES).join(lengths, on=["group", "sample"])
+    graded = graded_rollouts(ctx.store, rollouts, grades)
+    graded = graded.with_columns(own_lengths(graded).alias("tokens"))
     older = None if before is None else Artifact.open(ctx.store, before).read_table(PASS_RATES_FILE, PASS_RATES)
     newer = rates(graded, name=RUN, iteration=iteration, weights_digest=graded["weights_digest"][0])
     pass_rates = updated(older, newer)
