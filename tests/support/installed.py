@@ -9,7 +9,7 @@ from typing import Any
 
 from flows.orchestration.server.api_access import read_auth_string
 from tests.support.prefect_server import prefect_api, without_prefect
-from tests.support.processes import marked
+from tests.support.processes import Descendants
 from tests.support.waiting import changes, output_of, wait_until
 
 TINY, SLOW, ONE_ENGINE = (Path(__file__).with_name(f"{name}.toml") for name in ("tiny", "slow", "one_engine"))
@@ -32,6 +32,7 @@ class Installation:
     def __init__(self, folder: Path, **variables: str) -> None:
         self.folder, self.store = folder, folder / "store"
         self.environment = {**without_prefect(), MARK: str(folder), **variables}
+        self._descendants = Descendants(MARK, folder)
         self.record: dict[str, Any] = {}
 
     def up(self, *arguments: str) -> dict[str, Any]:
@@ -130,8 +131,8 @@ class Installation:
         return (self.part(run, iteration, part) / "manifest.json").is_file()
 
     def processes(self) -> dict[int, str]:
-        """Command lines of the processes that run for this folder, by id; all of them inherited its mark."""
-        return marked(MARK, self.folder)
+        """Command lines of the processes that run for this folder, by id."""
+        return self._descendants.living()
 
     def flow_processes(self) -> list[int]:
         """Ids of the processes that execute a flow run for the worker."""

@@ -13,7 +13,7 @@ from artifacts.manifest import Manifest
 from artifacts.store.store import Store
 from artifacts.verification import verify
 from tests.support.installed import SLOW, TINY
-from tests.support.processes import DEERSTALKER, marked
+from tests.support.processes import DEERSTALKER, Descendants
 from tests.support.stored import manifests_of
 from tests.support.waiting import changes, wait_until
 
@@ -58,6 +58,9 @@ class Run:
     longest_wait_s: float = LONGEST_WAIT_S
     deterministic: tuple[str, ...] = DETERMINISTIC
 
+    def __post_init__(self) -> None:
+        self.descendants = Descendants(MARK, self.folder)
+
     @property
     def store(self) -> Path:
         """The folder of its artifacts."""
@@ -98,7 +101,7 @@ class Run:
 
     def processes(self) -> dict[int, str]:
         """Live processes that descend from this run, wherever they are now, by command line."""
-        return {pid: line for pid, line in marked(MARK, self.folder).items() if line}
+        return self.descendants.living()
 
     def disturb(self, kills: int) -> None:
         """Kills something at random moments, starting the command again whenever it has ended, and lets it finish.

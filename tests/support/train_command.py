@@ -10,7 +10,7 @@ from typing import Any
 from artifacts.manifest import Manifest
 from artifacts.store.store import Store
 from tests.support.installed import MARK, ONE_ENGINE, SLOWLY, TINY
-from tests.support.processes import DEERSTALKER, marked
+from tests.support.processes import DEERSTALKER, Descendants
 from tests.support.stored import manifests_of
 from tests.support.waiting import changes, output_of, wait_until
 
@@ -43,6 +43,7 @@ class TrainCommand:
         self.folder, self.store, self.log = folder, folder / "store", folder / f"{run}.txt"
         self.seen: dict[str, str] = {}
         self._environment = {**os.environ, MARK: str(folder), **variables}
+        self._descendants = Descendants(MARK, folder)
         where = ["--recipe", recipe, "--run", run, "--profile", str(ONE_ENGINE), "--store", str(self.store)]
         changed = [word for setting in settings for word in ("--set", setting)]
         changed += [word for setting in (SLOWLY, *profile_settings) for word in ("--set-profile", setting)]
@@ -105,7 +106,7 @@ class TrainCommand:
 
     def processes(self) -> dict[int, str]:
         """Returns the command lines of the live processes that descend from the command, by id."""
-        return marked(MARK, self.folder)
+        return self._descendants.living()
 
     def _check_kept(self) -> None:
         """Notes the artifacts of the store; those noted before must be unchanged."""
