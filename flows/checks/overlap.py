@@ -17,18 +17,17 @@ def check_overlap(recipe: Recipe, profile: Profile, role: Role = "both", *, refr
         refreshes: Whether stages are requested to run again.
 
     Raises:
-        BadInputError: A role other than `both` needs `iterate_ahead = 1`, a sampler cannot refresh stages, or a
-            setting of the profile prevents the overlap.
+        BadInputError: A role other than `both` needs `iterate_ahead = 1` and cannot refresh stages, or a setting of the
+            profile prevents the overlap.
     """
     if not recipe.iterate_ahead:
         if role != "both":
             raise BadInputError("role", role, "both, because the recipe has iterate_ahead = 0", "set iterate_ahead=1")
         return
-    if role == "sampler" and refreshes:
-        raise BadInputError(
-            "refresh", "a request to refresh stages", "none for role sampler", "request it from the trainer"
-        )
     if role != "both":
+        if refreshes:  # neither would know which artifacts the other makes again
+            found = f"a request to refresh stages, and role {role}"
+            raise BadInputError("refresh", found, "role both", "run it with role both, then go on")
         return
     if profile.engine.takes_turns:
         raise BadInputError(

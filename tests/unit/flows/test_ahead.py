@@ -215,3 +215,8 @@ def test_what_cannot_overlap_is_refused(
 def test_what_can_overlap_is_not_refused(store: Store, tmp_path: Path, role: Role) -> None:
     run = session(store, tmp_path, "gpu_slot=gpu")
     check_overlap(run.recipe, run.ctx.profile, role)
+    if role == "both":
+        check_overlap(run.recipe, run.ctx.profile, role, refreshes=True)
+        return
+    with pytest.raises(BadInputError, match=f"refresh stages, and role {role}; expected role both"):
+        check_overlap(run.recipe, run.ctx.profile, role, refreshes=True)
