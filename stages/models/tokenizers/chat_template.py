@@ -157,17 +157,21 @@ class _Renderer:
             if self._owner != os.getpid() or self._process.poll() is not None:
                 self._end()
                 self._start()
+            late = threading.Event()
+            watch = threading.Timer(_ANSWER_LIMIT_S, lambda: (late.set(), self._process.kill()))
+            watch.start()
             try:
                 self._pipe.send_bytes(json.dumps(request).encode())
-                if self._pipe.poll(_ANSWER_LIMIT_S):
-                    return json.loads(self._pipe.recv_bytes())
+                return json.loads(self._pipe.recv_bytes())
             except (OSError, EOFError):
                 with suppress(subprocess.TimeoutExpired):
                     self._process.wait(_ENDING_LIMIT_S)  # it ends by itself, with a status of its own
                 self._end()
+                if late.is_set():
+                    raise TransientError("chat template", f"no answer in {_ANSWER_LIMIT_S:.0f} s", "a text") from None
                 raise _EndedError(self._process.returncode) from None
-            self._end()
-            raise TransientError("chat template", f"no answer within {_ANSWER_LIMIT_S:.0f} s", "a text")
+            finally:
+                watch.cancel()
 
 
 def _end(process: subprocess.Popen[bytes], pipe: Connection) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.errors import BadInputError
+from artifacts.errors import BadInputError, TransientError
 from stages.models.from_scratch import ScratchModel, make_scratch
+from stages.models.tokenizers import chat_template
 from stages.models.tokenizers.chat import ChatTokenizer, chat_tokenizer
 from stages.models.tokenizers.chat_template import ChatTemplate
 from tests.support.waiting import wait_until
@@ -98,6 +99,17 @@ def test_threads_share_one_process_which_is_started_again_when_it_was_killed() -
     for thread in threads:
         thread.join()
     assert answers == {number: f"<{number}>" for number in range(4)}
+
+
+def test_a_process_that_is_stopped_before_it_has_read_a_question_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = ChatTemplate("<{{ messages[0].content }}>", "model")
+    question = [{"content": "long " * 200_000}]  # more than the pipe holds
+    monkeypatch.setattr(chat_template, "_ANSWER_LIMIT_S", 0.3)
+    os.kill(template._renderer._process.pid, signal.SIGSTOP)  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(TransientError, match=r"no answer in 0 s"):
+        template.render([question])
+    monkeypatch.undo()
+    assert template.render([question]) == [f"<{question[0]['content']}>"]
 
 
 def test_the_process_ends_with_its_owner() -> None:
