@@ -18,7 +18,7 @@ from flows.checks.devices import refuse_on_this_machine
 from flows.checks.fitting import refuse_head_size, refuse_undivided, refuse_unfit
 from flows.checks.judge import check_judge
 from flows.checks.named import check_named
-from flows.checks.overlap import Role, check_overlap
+from flows.checks.overlap import Role, check_overlap, refuse_refresh
 from flows.checks.soundness import check_sound
 from flows.config.compute_types import compute_types
 from flows.config.recipe import Recipe
@@ -110,10 +110,6 @@ def opened(request: RunRequest) -> Generator[Session]:
     recipe = load_recipe(request.recipe, request.overrides)
     samples_only = request.role == "sampler"  # the trainer's flow run freezes the recipe, and logs the metrics
     profile = fitting_profile(request.profile, request.profile_overrides, trains=not samples_only)
-    if samples_only and request.refresh:
-        raise BadInputError(
-            "refresh", "a request to refresh stages", "none for role sampler", "request it from the trainer"
-        )
     if samples_only:
         profile = profile.model_copy(update={"tracker": "none"})
     layout = RunLayout(request.run)
@@ -206,6 +202,8 @@ def opened_run(
             "refresh", "sft, but this run's only training on texts is a warm start, which runs share", "another stage",
             "change warm_start.seed in a new run",
         )  # fmt: skip
+    if refresh:
+        refuse_refresh(role)
     refreshes = record_request(store, layout, refresh, requested_at(), REFRESHABLE, last=last)
     check_overlap(recipe, profile, role, refreshes=refreshes.unfinished)
 

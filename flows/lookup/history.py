@@ -372,6 +372,7 @@ def read_manifests(
         damaged: A list to which unreadable artifacts are added; they are left out.
 
     Raises:
+        BadInputError: A key has no manifest.
         IntegrityError: An artifact is unreadable, and `damaged` is None.
     """
 

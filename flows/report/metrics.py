@@ -177,7 +177,7 @@ def _held_out(mode: str, share: str = "accuracy") -> MetricReader:
 
 
 def _statements(verdict: str) -> MetricReader:
-    """Returns the source of the mean number of statements with a verdict in a sampled held-out answer.
+    """Returns the reader of the mean number of statements with a verdict in a sampled held-out answer.
 
     Trackers get it by `measures.MEASURES`, as `eval/sampled/statements/proved`.
     """

@@ -257,11 +257,18 @@ def test_a_sampler_takes_the_number_of_the_trainer(
         pass
 
 
-def test_a_sampler_stores_no_request_to_redo_stages(request_of_mine: Callable[..., RunRequest]) -> None:
-    request = request_of_mine("iterate_ahead=1").model_copy(update={"role": "sampler", "refresh": ["sample@2"]})
-    with pytest.raises(BadInputError, match="none for role sampler"), opened(request):
+@pytest.mark.parametrize("role", ["sampler", "trainer"])
+def test_one_of_two_roles_stores_no_request_to_refresh_stages(
+    request_of_mine: Callable[..., RunRequest], role: str
+) -> None:
+    begun = request_of_mine("iterate_ahead=1")
+    with opened(begun) as session:
+        session.before_writing()
+    before = Store.open(begun.store).list("runs/mine")
+    request = begun.model_copy(update={"role": role, "refresh": ["sample@2"]})
+    with pytest.raises(BadInputError, match=f"and role {role}; expected role both"), opened(request):
         pass
-    assert not Store.open(request.store).list("runs/mine")
+    assert Store.open(begun.store).list("runs/mine") == before
 
 
 def test_a_run_that_began_with_a_number_goes_on_with_it(tmp_path: Path) -> None:
