@@ -97,6 +97,8 @@ def make(
             print_line(f"{made['artifact']['key']} ({splits})")
             print_line(f"report: {made['report']}")
         return
+    if tokenizer is not None:
+        raise BadInputError("--tokenizer", f"given with --out {out}, which has no report", "a folder or a bucket there")
     path = Path(out)
     _check_writable(path)
     folder = path.with_name(f".{path.name}.drawn")

@@ -177,7 +177,7 @@ def type_check(
     summary = f"{shown}; {rates} GFLOP/s on one core"
     fastest = max(speeds.gflops, key=lambda other: speeds.gflops[other])
     factor = speeds.gflops[fastest] / speeds.gflops[choice.type]
-    if explicit and factor > SLOW_FACTOR:
+    if explicit and factor >= SLOW_FACTOR:
         remedy = f"set {setting} of the profile to auto: it selects {fastest}, {factor:.3g} times as fast here"
         return Check(f"{component} type", "warning", summary, remedy, figures)
     return Check(f"{component} type", "ok", summary, figures=figures)
