@@ -28,11 +28,11 @@ from tests.support.kills_run import RUN_LIMIT_S, Run
 from tests.support.servers import BUCKET, S3Server, moto_server
 
 DISKS = ("store", "scratch", "prefect", "home")
-FAULTS_A_RUN = 6
+FAULTS_A_RUN = 12
 S3_EVERY, EXT4_EVERY = 4, 3
 """Every fourth run has its store on S3, and every third writes to ext4 instead of tmpfs."""
 SIZE_MIB = 96
-LATEST_S = 16.0
+LATEST_S = 12.0
 LEFT_BYTES = (0, 0, 4 << 10, 16 << 10, 64 << 10, 256 << 10)
 LINE = re.compile(
     r"error: (?P<folder>/\S+): no space left, [0-9.]+ MiB are free; expected room for [^;]+; free some space there \("
