@@ -7,18 +7,19 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from tests.support.bars import kept, parser_of, progress, tell
+from tests.support.bars import Bar, kept, parser_of, progress, tell
 from tests.support.kills import USUAL, campaign
 from tests.support.kills_kinds import EVERY
 
 ALL = "all"
 PROMISES = {
     "work repeated": "was made again|sampled twice",
-    "processes left over": "not reached, no progress",
+    "processes or folders left over": "not reached, no progress|left over",
     "runs that did not finish": "it hangs|does not finish",
     "work lost": "",
 }
 """What must not happen, and the words of the errors of `tests.support.kills` that tell of it."""
+MOST_LEFT_S = 2.0
 
 
 def main() -> None:
@@ -39,6 +40,8 @@ def main() -> None:
     progress(f"runs in {scratch}; it stays if one of them fails")
     kinds = EVERY if ALL in options.kinds else options.kinds
     report, bars = kept(PROMISES, lambda: campaign(options.count, scratch, options.seed, options.at_once, kinds))
+    if "left_s" in report:
+        bars.append(Bar.at_most("seconds until nothing of an ended command is left", report["left_s"], MOST_LEFT_S))
     if all(bar.met for bar in bars):
         shutil.rmtree(scratch)
     tell(report, bars, as_json=options.json)

@@ -134,6 +134,11 @@ class DiskRun(Run):
         return self.disks["store"].folder
 
     @property
+    def scratch(self) -> Path:
+        """TMPDIR of its processes."""
+        return self.disks["scratch"].folder
+
+    @property
     def url(self) -> str:
         """Address of the store."""
         return f"s3://{BUCKET}/{self.folder.name}" if self.server else str(self.store)
@@ -143,7 +148,7 @@ class DiskRun(Run):
         """Variables of the command, whose files all stand on the disks."""
         folders = {name: str(disk.folder) for name, disk in self.disks.items()}
         on_server = self.server.environment() if self.server else {}
-        places = {"TMPDIR": folders["scratch"], "PREFECT_HOME": folders["prefect"], "HOME": folders["home"]}
+        places = {"PREFECT_HOME": folders["prefect"], "HOME": folders["home"]}
         return super().environment | on_server | places
 
     def opened(self) -> Store:

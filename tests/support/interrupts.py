@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from stages.processes.scratch import PREFIX
 from tests.support.kills_run import VICTIMS, Run
 from tests.support.waiting import wait_until
 
@@ -30,24 +29,14 @@ class InterruptedRun(Run):
 
     Attributes:
         seconds: Seconds from each signal to the end of the command, by moment.
-        left_s: Seconds from each signal to the end of the last of its processes.
+        ended_s: Seconds from each signal to the end of the last of its processes.
         stored_groups: Number of groups of the first iteration that are stored when a command starts.
     """
 
     log_mode: ClassVar[Literal["ab", "wb"]] = "wb"
     seconds: dict[str, float] = field(default_factory=dict[str, float])
-    left_s: dict[str, float] = field(default_factory=dict[str, float])
+    ended_s: dict[str, float] = field(default_factory=dict[str, float])
     stored_groups: int = 0
-
-    @property
-    def temporary(self) -> Path:
-        """The folder of its temporary files."""
-        return self.folder / "temporary"
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Variables of the command, whose temporary files stand apart."""
-        return {**super().environment, "TMPDIR": str(self.temporary)}
 
     @property
     def log(self) -> str:
@@ -57,7 +46,6 @@ class InterruptedRun(Run):
     def start(self) -> "subprocess.Popen[bytes]":
         """Starts the command as a shell does in the foreground, where Ctrl-C reaches all processes of its group."""
         self.stored_groups = _stored_groups(self)
-        self.temporary.mkdir(exist_ok=True)
         ignored = signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background job would pass on that it ignores it
         try:
             return super().start()
@@ -88,7 +76,7 @@ class InterruptedRun(Run):
         process.wait(_END_LIMIT_S)
         self.seconds[moment] = time.monotonic() - signalled
         self.nothing_is_left()
-        self.left_s[moment] = time.monotonic() - signalled
+        self.ended_s[moment] = time.monotonic() - signalled
         status, line = _LINES[signal.Signals(number)]
         errors = [text for text in self.log.splitlines() if text.startswith(("error", "Traceback", "Exception"))]
         assert (process.returncode, errors) == (status, [line]), f"{moment}: {process.returncode}, {self.tail()}"
@@ -99,10 +87,6 @@ class InterruptedRun(Run):
         assert process.poll() is None, f"over before {moment}: {self.tail()}"
         return False
 
-    def scratch_folders(self) -> set[str]:
-        """Names of the scratch folders that are left."""
-        return {path.name for path in self.temporary.glob("*") if path.name.startswith((PREFIX, "pymp-"))}
-
     def complete(self) -> None:
         """Lets the command run to its end, and checks that nothing was lost or repeated or is left.
 
@@ -111,7 +95,6 @@ class InterruptedRun(Run):
         """
         self.disturb(0)
         self.check(self.digests())
-        assert not self.scratch_folders()
 
 
 def _runs(victim: str) -> Callable[[InterruptedRun, int], bool]:
@@ -132,7 +115,7 @@ def _draws(run: InterruptedRun, pid: int) -> bool:
 
 
 def _engine_logs(run: InterruptedRun, pid: int) -> bool:
-    return any(path.stat().st_size for path in run.temporary.glob(f"{PREFIX}*/engine/engine.log"))
+    return any(path.stat().st_size for path in run.scratch.glob("*/engine/engine.log"))
 
 
 def _stored_groups(run: InterruptedRun) -> int:
@@ -183,10 +166,10 @@ def campaign(count: int, scratch: Path, seed: int = 1) -> dict[str, Any]:
             number = generator.choice([signal.SIGINT, signal.SIGINT, signal.SIGTERM])
             prompt = moment in ("grade", "report") or runs == 0  # these would be over later
             run.interrupt(moment, number, 0.0 if prompt else generator.uniform(0.0, 2.0))
-            print(f"{moment}: {run.seconds[moment]:.2f} s, {run.left_s[moment]:.2f} s", file=sys.stderr, flush=True)
+            print(f"{moment}: {run.seconds[moment]:.2f} s, {run.ended_s[moment]:.2f} s", file=sys.stderr, flush=True)
             done += 1
         run.complete()
-        for longest, found in ((seconds, run.seconds), (left_s, run.left_s)):
+        for longest, found in ((seconds, run.seconds), (left_s, run.ended_s)):
             longest.update({name: max(value, longest.get(name, 0.0)) for name, value in found.items()})
         runs += 1
     return {"interrupts": done, "runs": runs, "seconds": seconds, "left_s": left_s}

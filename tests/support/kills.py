@@ -69,6 +69,7 @@ def campaign(
         finished.append((kind, run))
         print(f"run {number}, {kind}: {dict(run.kills)}, {killed()} kills in all", file=sys.stderr, flush=True)
         shutil.rmtree(run.folder)
+        shutil.rmtree(run.scratch)
 
     def work() -> None:
         try:
@@ -88,6 +89,7 @@ def campaign(
         "total": killed(),
         "runs": len(runs),
         "starts": sum(run.starts for run in runs),
+        "left_s": max((run.left_s for run in runs), default=0.0),
         "repeated": sum(run.repeated for run in runs if isinstance(run, SavingRun)),
         "retries": sum(run.retries for run in runs if isinstance(run, DeployedRun)),
     }

@@ -26,7 +26,8 @@ class DeployedRun(Run):
 
     def __init__(self, folder: Path, generator: random.Random) -> None:
         super().__init__(folder, generator)
-        self.installed = Installation(folder, **{MARK: str(folder)})
+        self.scratch.mkdir()
+        self.installed = Installation(folder, **{MARK: str(folder), "TMPDIR": str(self.scratch)})
         self.port, self.run_id, self.retries = "0", "", 0
 
     def disturb(self, kills: int) -> None:

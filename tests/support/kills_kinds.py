@@ -124,6 +124,7 @@ class KindRun(Run):
 
     def disturb(self, kills: int) -> None:
         """Prepares the store, which is done once for all runs of a kind, then kills as in `Run`."""
+        self.scratch.mkdir()
         self.kind.files(self.folder)
         if self.prepared.exists():
             shutil.copytree(self.prepared, self.store)

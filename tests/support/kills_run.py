@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 from artifacts.manifest import Manifest
 from artifacts.store.store import Store
 from artifacts.verification import verify
+from stages.processes.scratch import PREFIX
 from tests.support.installed import SLOW, TINY
 from tests.support.processes import DEERSTALKER, Descendants
 from tests.support.stored import manifests_of
@@ -43,6 +44,7 @@ class Run:
         arguments: Recipe and profile, as `train` takes them.
         longest_wait_s: Seconds between two kills, at most.
         deterministic: Beginnings of the keys of artifacts that do not depend on sampling.
+        left_s: Longest time in seconds from the end of a command to that of the last process that it started.
         log_mode: Whether the log holds the output of all commands (`ab`) or of the present one (`wb`).
     """
 
@@ -57,6 +59,7 @@ class Run:
     shards: set[str] = field(default_factory=set[str])
     longest_wait_s: float = LONGEST_WAIT_S
     deterministic: tuple[str, ...] = DETERMINISTIC
+    left_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.descendants = Descendants(MARK, self.folder)
@@ -67,6 +70,11 @@ class Run:
         return self.folder / "store"
 
     @property
+    def scratch(self) -> Path:
+        """TMPDIR of its processes, beside its folder, because what changes there is no progress."""
+        return self.folder.with_name(f"{self.folder.name}-scratch")
+
+    @property
     def url(self) -> str:
         """Address of the store."""
         return str(self.store)
@@ -74,7 +82,7 @@ class Run:
     @property
     def environment(self) -> dict[str, str]:
         """Variables of the command."""
-        return {**os.environ, MARK: str(self.folder)}
+        return {**os.environ, MARK: str(self.folder), "TMPDIR": str(self.scratch)}
 
     @property
     def begun(self) -> bool:
@@ -93,6 +101,7 @@ class Run:
     def start(self) -> subprocess.Popen[bytes]:
         """Starts the command as a user would."""
         self.starts += 1
+        self.scratch.mkdir(exist_ok=True)
         with (self.folder / "log.txt").open(self.log_mode) as log:
             return subprocess.Popen(
                 [DEERSTALKER, *self.command], stdout=subprocess.DEVNULL, stderr=log, start_new_session=True,
@@ -171,8 +180,8 @@ class Run:
         return manifests_of(self.opened())
 
     def nothing_is_left(self) -> None:
-        """Waits until all processes that the command started have ended."""
-        wait_until(lambda: not self.processes(), LEFT_LIMIT_S, self.processes, 0.05)
+        """Waits until all processes that the command started have ended, and notes how long that takes."""
+        self.left_s = max(self.left_s, wait_until(lambda: not self.processes(), LEFT_LIMIT_S, self.processes, 0.05))
 
     def wait_for_end(self, process: subprocess.Popen[bytes]) -> None:
         """Waits until a command ends.
@@ -199,6 +208,11 @@ class Run:
         stored = {name for manifest in rollouts for name in manifest.files}
         assert self.shards <= stored, f"sampled twice: {self.shards - stored}"
         assert verify(self.opened()).damaged == []
+        assert not (folders := self.scratch_folders()), f"folders are left over: {folders}"
+
+    def scratch_folders(self) -> set[str]:
+        """Names of the scratch folders that are left."""
+        return {path.name for path in self.scratch.glob("*") if path.name.startswith((PREFIX, "pymp-"))}
 
     def digests(self) -> dict[str, str]:
         """Content digests of the artifacts that do not depend on sampling."""
