@@ -8,6 +8,8 @@ from stages.processes.guarded import GuardedProcess
 from stages.training.worker_group.hardware import TrainHardware
 from stages.training.worker_group.job_queue import JobQueue
 
+AGENT = "torch.distributed.run"
+"""The module of torchrun's agent."""
 _GIB = 2**30
 _ALLOCATOR = {"hugetlb": 1, "mmap_threshold": 64 * _GIB, "trim_threshold": 64 * _GIB, "top_pad": _GIB // 4}
 """Settings of glibc's malloc. By default malloc returns freed tensors to the kernel at once, and the kernel clears the
@@ -34,7 +36,7 @@ def start_agent(queue: JobQueue, hardware: TrainHardware, node_rank: int, networ
         f"--rdzv-endpoint={queue.agent_file(node_rank)}", f"--rdzv-id={queue.folder.name}", "--local-addr=127.0.0.1",
     ]  # fmt: skip
     command = [
-        sys.executable, "-P", "-m", "torch.distributed.run", *rendezvous, "--max-restarts=0", f"--log-dir={scratch}",
+        sys.executable, "-P", "-m", AGENT, *rendezvous, "--max-restarts=0", f"--log-dir={scratch}",
         f"--nproc-per-node={hardware.processes}", "-m", "stages.training.worker_group.worker",
         f"--queue={queue.folder}", f"--node-rank={node_rank}",
     ]  # fmt: skip

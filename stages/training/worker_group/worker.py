@@ -21,6 +21,7 @@ from artifacts.errors import BadInputError, DiskFullError
 from stages.processes.guard import PR_SET_PDEATHSIG, set_process_option
 from stages.processes.memory import hand_back_freed, refused_allocation
 from stages.training.job import TrainJob
+from stages.training.worker_group.agent import AGENT
 from stages.training.worker_group.events import EventWriter
 from stages.training.worker_group.job_queue import JobQueue
 
@@ -90,9 +91,12 @@ def _is_of_compilation(error: BaseException) -> bool:
 
 def end_with_agent() -> None:
     """Asks the kernel to kill this process when torchrun's agent ends, in case the guard of both was killed."""
-    agent = os.getppid()
     set_process_option(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != agent:
+    try:
+        parent = Path(f"/proc/{os.getppid()}/cmdline").read_bytes()
+    except OSError:
+        parent = b""
+    if AGENT.encode() not in parent.split(b"\0"):  # it ended before the kernel was asked, and another is the parent now
         sys.exit("torchrun's agent is gone")
 
 

@@ -241,6 +241,14 @@ time.sleep(600)
 """
 
 
+def test_a_worker_whose_agent_ended_before_it_could_look_ends(tmp_path: Path) -> None:
+    """Guard and agent are killed while the worker's interpreter starts: its parent is another process by then."""
+    command = [sys.executable, "-m", "stages.training.worker_group.worker", f"--queue={tmp_path}", "--node-rank=0"]
+    environment = os.environ | {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    done = subprocess.run(command, env=environment, timeout=60, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "torchrun's agent is gone\n")
+
+
 @pytest.mark.parametrize("working", long_except([False, True], True))
 def test_nothing_outlives_a_killed_owner(folder: Path, tmp_path: Path, working: bool) -> None:
     """A worker that works reads a pipe that nobody writes to, inside native code that lets no other thread run."""
