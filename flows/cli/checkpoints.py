@@ -90,22 +90,23 @@ def export(
 
     Args:
         checkpoint: A run (its promoted checkpoint), RUN@ITERATION or a checkpoint's key.
-        target: A new or empty folder; or hub:OWNER/NAME, a repository of the Hugging Face hub, which is made private if
-            it is new; a model in it is replaced. The token is the one of `hf auth login` or HF_TOKEN.
+        target: A new or empty folder, or one with this very export; or hub:OWNER/NAME, a repository of the Hugging Face
+            hub, which is made private if it is new; a model in it is replaced. The token is the one of `hf auth login`
+            or HF_TOKEN.
         merge: Add the adapter of a LoRA run into full weights; otherwise the folder is a PEFT adapter.
         dtype: Type of full weights.
         gguf: Also write model.gguf, for llama.cpp.
     """
     store = Store.open(options.store, writable=False)
     from flows.lookup.checkpoints import published_checkpoint
-    from stages.models.exporting.folder import check_empty
+    from stages.models.exporting.folder import check_target
     from stages.processes.scratch import scratch_folder
 
     ref = published_checkpoint(checkpoint, store)
     on_hub = target.startswith(_HUB)
     hub = _hub(target.removeprefix(_HUB)) if on_hub else None
     if hub is None:
-        check_empty(Path(target))
+        check_target(Path(target))
     with scratch_folder() as scratch:
         out = scratch / "model" if hub else Path(target)
         card = _promoted_card(ref, RunLayout.of(ref.key) or _run_named(checkpoint), store)

@@ -3,9 +3,11 @@
 import fcntl
 import os
 import shutil
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from filecmp import cmp
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,28 +38,48 @@ _STORED_AS = {"bf16": ("BF16", "bfloat16"), "fp16": ("F16", "float16")}
 _LARGEST_HALF = 65504.0
 
 
-def check_empty(out: Path) -> None:
-    """Checks that a folder can be written: it does not exist, or is empty but for what a killed export left.
+def check_empty(out: Path, ours: Sequence[str] = ()) -> None:
+    """Checks that a folder can be written: it does not exist or is empty.
+
+    Args:
+        out: The folder.
+        ours: Patterns of files that do not count.
 
     Raises:
-        BadInputError: It holds files, is not a folder, or is a broken link.
+        BadInputError: It holds other files, is not a folder, or is a broken link.
     """
-    if (out.exists() or out.is_symlink()) and (not out.is_dir() or any(path.name != _DRAFT for path in out.iterdir())):
-        found = "a folder that is not empty" if out.is_dir() else "a file"
-        raise BadInputError(str(out), found, "a new or empty folder", "name another one, or remove what is there")
+    if out.exists() or out.is_symlink():
+        if not out.is_dir():
+            raise _taken(out, "a file")
+        if not all(any(fnmatchcase(path.name, pattern) for pattern in ours) for path in out.iterdir()):
+            raise _taken(out, "a folder that is not empty")
+
+
+def check_target(out: Path) -> None:
+    """Checks that `draft_of` can write a folder. What a killed export left is allowed, and compared at the end.
+
+    Raises:
+        BadInputError: It holds files that no export writes, is not a folder, or is a broken link.
+    """
+    check_empty(out, (_DRAFT, CARD, *MODEL_FILES))
+
+
+def _taken(out: Path, found: str) -> BadInputError:
+    return BadInputError(str(out), found, "a new or empty folder", "name another one, or remove what is there")
 
 
 @contextmanager
 def draft_of(out: Path) -> Generator[Path]:
     """Yields a folder whose files move to `out` when the block has ended, those by which programs find a model last.
 
-    An export that is interrupted leaves nothing that could be loaded, and the next one begins again. The draft is in
-    `out` and does not replace it, because that may be a mount, a link or the current folder.
+    An export that is interrupted leaves nothing that could be loaded, and the next one begins again. One that was
+    killed later left files that are the same now. The draft is in `out` and does not replace it, because that may be a
+    mount, a link or the current folder.
 
     Raises:
-        BadInputError: `out` is not empty, or another export is writing it.
+        BadInputError: `out` holds other files, or another export is writing it.
     """
-    check_empty(out)
+    check_target(out)
     out.mkdir(parents=True, exist_ok=True)
     draft, lock = out / _DRAFT, os.open(out, os.O_RDONLY)
     try:
@@ -72,6 +94,10 @@ def draft_of(out: Path) -> Generator[Path]:
         draft.mkdir()
         try:
             yield draft
+            for path in out.iterdir():
+                same = draft / path.name
+                if path != draft and not (same.is_file() and path.is_file() and cmp(path, same, shallow=False)):
+                    raise _taken(out, f"a folder that is not empty: {path.name} is another one")
             for path in sorted(draft.iterdir(), key=lambda path: path.name in ("config.json", ADAPTER_CONFIG)):
                 path.rename(out / path.name)
         finally:

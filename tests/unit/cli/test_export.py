@@ -113,6 +113,21 @@ def test_a_killed_export_leaves_no_model_and_the_same_command_begins_again(store
     assert all(path.is_file() for path in (tmp_path / "out").iterdir())
 
 
+def test_an_export_that_was_killed_at_its_end_is_the_same_again(
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    exported(store, "models/base", str(out))
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    (out / "config.json").unlink()  # moved last
+    for _ in range(2):
+        exported(store, "models/base", str(out))
+        assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    exported(store, "models/adopted", str(out), "--merge", status=2)
+    assert "is another one; expected a new or empty folder" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
 def test_an_export_that_fails_leaves_nothing(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(TimeoutError), draft_of(tmp_path / "out") as draft:
