@@ -14,6 +14,8 @@ from stages.environments.config import SourceConfig
 from stages.environments.puzzle import FileGrader
 
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]+)\}")
+READABLE = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
+FORMATS = ".jsonl, .json, .csv or .parquet"
 BRACES_AS_TEXT = "for braces as text write {{ and }}, as in \\boxed{{answer}}"
 HUB, HF = "hub:", "hf:"
 WEB = ("https://", "http://")
@@ -51,7 +53,7 @@ class QuestionColumns(SourceConfig):
 
     path: str = Field(
         min_length=1,
-        description="The file, .jsonl, .csv or .parquet: a path (a relative one starts at the working directory), "
+        description=f"The file, {FORMATS}: a path (a relative one starts at the working directory), "
         "file://, s3://bucket/key, https://, or hf://datasets/OWNER/NAME/FILE of Hugging Face's hub, with * for "
         "several files. hub:OWNER/NAME is the Parquet to which the hub has converted a data set. Its content, not its "
         "path, decides whether a set is made again. A file of the hub or of https:// is read once for a store.",

@@ -17,10 +17,10 @@ from artifacts.local.input_files import (
 )
 from artifacts.store.location import local_folder, split_address
 from artifacts.store.store import MissingKeyError, Store
-from stages.environments.question_file.config import HF, HUB, WEB, QuestionColumns
+from stages.environments.question_file.config import FORMATS, HF, HUB, WEB, QuestionColumns
 from stages.environments.question_file.hub import hub_files
 
-_EXPECTED, _REMEDY = "a .jsonl, .csv or .parquet file", "check puzzles.puzzle.path"
+_EXPECTED, _REMEDY = f"a file {FORMATS}", "check puzzles.puzzle.path"
 _TIMEOUT_S = 60.0
 """Longest time between two parts of a download."""
 _LONGEST_S = 3600.0

@@ -12,14 +12,13 @@ from typing import Any, BinaryIO, cast
 
 from artifacts.documents.suggestions import did_you_mean, listed
 from artifacts.errors import BadInputError, DeerstalkerError
-from stages.environments.question_file.config import QuestionColumns
+from stages.environments.question_file.config import FORMATS, READABLE, QuestionColumns
 
 _CONVERTED = "refs/convert/parquet"
 """Branch to which the hub converts data sets: CONFIG/SPLIT/NUMBER.parquet."""
 _SHOWN = 20
 _BLOCK_BYTES = 1 << 20
 """Bytes that are read at once from a Parquet file, of which only some columns are needed; others are streamed."""
-_READABLE = (".jsonl", ".ndjson", ".csv", ".parquet")
 
 
 def hub_files(
@@ -81,8 +80,8 @@ def _matching(where: str, pattern: str, files: Sequence[str]) -> list[str]:
     """Returns the files that match a pattern."""
     if matching := [file for file in files if fnmatchcase(file, pattern)]:
         return matching
-    readable = [file for file in files if file.endswith(_READABLE)]
-    expected = f"one of: {listed(readable, _SHOWN)}" if readable else "a data set with .jsonl, .csv or .parquet files"
+    readable = [file for file in files if file.endswith(READABLE)]
+    expected = f"one of: {listed(readable, _SHOWN)}" if readable else f"a data set with files {FORMATS}"
     remedy = "name one, or several with *" if readable else "use hub:OWNER/NAME, whose files the hub has converted"
     raise BadInputError(where, f"no file {pattern!r}{did_you_mean(pattern, readable)}", expected, remedy)
 

@@ -17,7 +17,7 @@ from artifacts.documents.suggestions import closest, did_you_mean, listed
 from artifacts.errors import BadInputError
 from artifacts.local.input_files import LARGEST_TABLE, UnfitInputError, read_at_most
 from stages.environments.puzzle import Puzzle
-from stages.environments.question_file.config import BRACES_AS_TEXT, QuestionColumns, WrittenNumber
+from stages.environments.question_file.config import BRACES_AS_TEXT, FORMATS, READABLE, QuestionColumns, WrittenNumber
 from stages.environments.question_file.files import QuestionPart
 from stages.environments.single_answer import ANSWER, ITEM, reward_item, single_item
 
@@ -177,9 +177,9 @@ def _suffix(part: QuestionPart) -> str:
 
 
 def _rows(part: QuestionPart, config: QuestionColumns) -> tuple[str, Iterable[tuple[int, dict[str, Any]]]]:
-    """Returns `line` or `row`, and for each row its number, counted from 1, and the values of `config.columns`."""
-    if (suffix := _suffix(part)) not in (".jsonl", ".ndjson", ".csv", ".parquet"):
-        raise BadInputError(part.name, f"a name that ends in {suffix!r}", ".jsonl, .csv or .parquet", "convert it")
+    """Returns `line`, `item` or `row`, and for each its number, counted from 1, and the values of `config.columns`."""
+    if (suffix := _suffix(part)) not in READABLE:
+        raise BadInputError(part.name, f"a name that ends in {suffix!r}", FORMATS, "convert it")
     with part.opened() as stream:
         if suffix == ".parquet":
             return "row", _parquet(stream, part, config)
@@ -187,31 +187,41 @@ def _rows(part: QuestionPart, config: QuestionColumns) -> tuple[str, Iterable[tu
             content = read_at_most(stream.read, LARGEST_TABLE)
         except UnfitInputError as error:
             raise BadInputError(part.name, f"{error.strerror}", "a smaller file", "divide it") from error
-    return ("row", _csv(content, part, config)) if suffix == ".csv" else ("line", _json_lines(content, part, config))
+    return ("row", _csv(content, part, config)) if suffix == ".csv" else _json_rows(content, part, config)
 
 
-def _json_lines(content: bytes, part: QuestionPart, config: QuestionColumns) -> list[tuple[int, dict[str, Any]]]:
-    expected = "a JSON object on every line"
+def _json_rows(
+    content: bytes, part: QuestionPart, config: QuestionColumns
+) -> tuple[str, list[tuple[int, dict[str, Any]]]]:
+    """Reads JSON lines; of a file that ends in .json also a list of objects, as many tools write it."""
+    kind, expected = "line", "a JSON object on every line"
     try:
-        lines = content.decode("utf-8-sig").split("\n")  # other line separators may stand inside a JSON text
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise _not_utf8(part, error, expected) from error
+    if _suffix(part) == ".json" and text.lstrip().startswith("["):
+        kind, expected = "item", "a list of JSON objects"
+        values = enumerate(_parsed(text, part.name, expected), start=1)
+    else:
+        lines = enumerate(text.split("\n"), start=1)  # other line separators may stand inside a JSON text
+        values = ((i, _parsed(line, f"{part.name}, line {i}", expected)) for i, line in lines if line.strip())
     rows: list[tuple[int, dict[str, Any]]] = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        where = f"{part.name}, line {number}"
-        try:
-            row = json.loads(line, parse_int=WrittenNumber, parse_float=WrittenNumber, parse_constant=WrittenNumber)
-        except (ValueError, RecursionError) as error:
-            reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-            raise BadInputError(where, f"not JSON ({reason})", expected, "correct the line") from error
-        if not isinstance(row, dict):
-            raise BadInputError(where, f"not an object: {line.strip()[:60]}", expected, "write {...} on the line")
-        named = flat(cast("dict[str, Any]", row))
+    for number, value in values:
+        where = f"{part.name}, {kind} {number}"
+        if not isinstance(value, dict):
+            raise BadInputError(where, f"not an object: {str(value)[:60]}", expected, "write {...}")
+        named = flat(cast("dict[str, Any]", value))
         _check_columns(named, where, config)
         rows.append((number, {column: named[column] for column in config.columns}))
-    return rows
+    return kind, rows
+
+
+def _parsed(text: str, where: str, expected: str) -> Any:
+    try:
+        return json.loads(text, parse_int=WrittenNumber, parse_float=WrittenNumber, parse_constant=WrittenNumber)
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise BadInputError(where, f"not JSON ({reason})", expected, "correct it") from error
 
 
 def flat(row: Mapping[str, Any], within: str = "", levels: int = _MOST_LEVELS) -> dict[str, Any]:

@@ -49,6 +49,8 @@ def json_lines(rows: list[dict[str, Any]] = ROWS) -> bytes:
 def content(kind: str, rows: list[dict[str, Any]] = ROWS) -> bytes:
     if kind == "jsonl":
         return json_lines(rows)
+    if kind == "json":
+        return b"\n " + json.dumps(rows, indent=1).encode()
     buffer = io.BytesIO()
     frame = pl.DataFrame(rows, infer_schema_length=None)
     frame.write_csv(buffer) if kind == "csv" else frame.write_parquet(buffer)
@@ -72,7 +74,7 @@ def splits_of(ref: Ref[Puzzles], ctx: StageContext) -> dict[str, list[Puzzle]]:
     return {name: from_table(artifact.read_table(f"{name}.parquet", PUZZLES)) for name in SPLITS}
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "parquet"])
 def test_the_formats_hold_the_same_questions(kind: str) -> None:
     settings = config(f"a/some.{kind}", id="name", split_column="part", prompt="{question} {{{name}}} \\boxed{}")
     questions, _ = read(content(kind), settings)
@@ -89,6 +91,7 @@ def test_numbers_stay_as_they_are_written_and_rows_are_numbered() -> None:
     (first, second), _ = read(lines, config())
     assert (first.puzzle.solution, first.puzzle.prompt_id) == ({"answer": "1.50"}, "1")
     assert (second.puzzle.prompt, second.puzzle.prompt_id, second.where) == ("b\u2028c", "3", "line 3")
+    assert [item.where for item in read(lines, config("some.json"))[0]] == ["line 1", "line 3"]
     (third,), _ = read(b'question,answer\n\n"a\nb",0.10\n', config("x.csv"))
     assert (third.puzzle.solution, third.puzzle.prompt, third.where) == ({"answer": "0.10"}, "a\nb", "row 2")
 
@@ -151,7 +154,10 @@ def test_bad_settings(settings: dict[str, Any], message: str) -> None:
         (b"PAR1", {"path": "x.parquet"}, "x.parquet", "not Parquet"),
         (content("parquet", [{"question": "a", "answer": [1]}]), {"path": "x.parquet"}, "column 'answer'", "a list"),
         (content("parquet", [{"question": "a", "answer": True}]), {"path": "x.parquet"}, "column 'answer'", "boolean"),
-        (b"{}", {"path": "x.json"}, "x.json", "a name that ends in '.json'"),
+        (b"[{}, 1]", {"path": "x.json"}, "x.json, item 1", "no column 'question'"),
+        (b'[{"question": "a", "answer": 1}, 1]', {"path": "x.json"}, "x.json, item 2", "not an object"),
+        (b"[{}", {"path": "x.json"}, "x.json", "not JSON"),
+        (b"{}", {"path": "x.txt"}, "x.txt", "a name that ends in '.txt'"),
     ],
 )
 def test_bad_files(data: bytes, settings: dict[str, Any], where: str, found: str) -> None:
@@ -282,7 +288,7 @@ def test_content_and_settings_are_the_identity_but_not_the_path(tmp_path: Path, 
     (tmp_path / "a.jsonl").unlink()
     assert made_from_a_lost_file(a, ctx.store) == ref
     assert made_from_a_lost_file(a.model_copy(update={"seed": 9}), ctx.store) is None
-    with pytest.raises(BadInputError, match=r"a\.jsonl: no such file; expected a \.jsonl"):
+    with pytest.raises(BadInputError, match=r"a\.jsonl: no such file; expected a file \.jsonl"):
         identity_of(a)
 
 

@@ -175,7 +175,7 @@ def test_a_private_data_set_needs_a_token_which_is_not_stored(
 
 def test_web_addresses_that_cannot_be_read(hub: Hub) -> None:
     for url, message in (
-        (f"{hub.url}/none.jsonl", "HTTP 401; expected a .jsonl"),
+        (f"{hub.url}/none.jsonl", "HTTP 401; expected a file .jsonl"),
         ("http://127.0.0.1:9/a.jsonl", "cannot be read .*; check puzzles.puzzle.path and the network"),
         ("https://me:secret@host/a.jsonl", "credentials or options in the address"),
     ):
