@@ -98,8 +98,8 @@ class JudgeConfig(ApiRequest, Access):
         """Returns the question about a completion; None if there is nothing to judge, because it has no answer."""
         if (words := _said(completion, puzzle)) is None:
             return None
-        letters = (f"{letter}. {words}" for letter, words in puzzle.solution.items() if letter != ITEM)
-        answer = puzzle.solution.get(ANSWER) or "\n".join(letters)
+        letters = (f"{name}. {answer}" for name, answer in puzzle.solution.items() if name not in (ANSWER, ITEM))
+        answer = puzzle.solution.get(ANSWER) or "\n".join(letters) or puzzle.solution.get(ITEM, "")
         texts = {"prompt": readable(puzzle.prompt), "completion": words, "answer": answer}
         return _PLACEHOLDER.sub(lambda found: texts[found[1]], self.prompt)
 

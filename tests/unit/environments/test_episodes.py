@@ -1,5 +1,6 @@
 """Environments with steps: items, observations, rewards, texts of episodes, and every way to fail."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -177,3 +178,17 @@ def test_settings_that_would_begin_again_in_each_turn_are_refused(folder: Path, 
     assert isinstance(tool_of(table, SamplingConfig(), thought_opened=False), Steps)
     with pytest.raises(BadInputError, match=rf"sampling\.{next(iter(setting))}: set, but .*; leave it out"):
         tool_of(table, SamplingConfig(**setting), thought_opened=False)
+
+
+@pytest.mark.parametrize(
+    ("solution", "answer"),
+    [
+        ({"answer": "4", "item": '{"answer": "4"}'}, "4"),
+        ({"answer": "", "item": '{"target": 24}'}, '{"target": 24}'),
+        ({"A": "Mrs. White", "B": "Lounge"}, "A. Mrs. White\nB. Lounge"),
+    ],
+)
+def test_a_judge_is_told_the_right_answer(folder: Path, solution: dict[str, str], answer: str) -> None:
+    (item,) = episodes(folder, "wild.py:Count")
+    judge = JudgeConfig(base_url="http://127.0.0.1:9/v1", model="m", prompt="{answer}|{completion}", best=5.0)
+    assert judge.question("a", replace(item, solution=solution)) == f"{answer}|a"
