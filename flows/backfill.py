@@ -18,6 +18,7 @@ from artifacts.layout import RunLayout
 from artifacts.reading import Artifact, is_published
 from artifacts.refresh import Refreshes
 from artifacts.refs import Checkpoint, Puzzles, Ref, Report
+from artifacts.store.location import DEFAULT_STORE
 from artifacts.store.store import Store
 from flows.config.limits import cut_below_training, evaluated_as_trained
 from flows.config.suites import suite_key
@@ -62,7 +63,7 @@ class BackfillRequest(Config):
     at_once: int = Field(
         default=1, ge=1, le=64, description="Number of evaluations at the same time, each with its own engine."
     )
-    store: str = Field(default="./deerstalker-data", description="Where artifacts are stored.")
+    store: str = Field(default=DEFAULT_STORE, description="Where artifacts are stored.")
     profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
 
     @model_validator(mode="after")

@@ -16,6 +16,7 @@ from artifacts.errors import BadInputError, DeerstalkerError
 from artifacts.reading import Artifact
 from artifacts.refs import Answers, Puzzles, Ref
 from artifacts.schemas import ANSWERS, ANSWERS_FILE
+from artifacts.store.location import DEFAULT_STORE
 from artifacts.store.store import Store
 from flows.config.limits import as_trained
 from flows.config.models_file import ApiModel, CheckpointModel, check_purchase, load_models
@@ -64,7 +65,7 @@ class BenchmarkRequest(Config):
     )
     dry_run: bool = Field(default=False, description="Only estimate the cost of the missing answers.")
     old_prices: bool = Field(default=False, description="Buy although a price is more than a year old.")
-    store: str = Field(default="./deerstalker-data", description="Where artifacts are stored.")
+    store: str = Field(default=DEFAULT_STORE, description="Where artifacts are stored.")
     profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
 
 

@@ -12,6 +12,7 @@ from artifacts.layout import Shared, shared_key
 from artifacts.reading import Artifact
 from artifacts.refs import Report
 from artifacts.schemas import RESULTS
+from artifacts.store.location import DEFAULT_STORE
 from artifacts.store.store import Store
 from flows.config.limits import cut_below_training, evaluated_as_trained
 from flows.inputs.models import fetched
@@ -36,7 +37,7 @@ class EvaluationRequest(Config):
     suite: str | None = Field(
         default=None, description="Name of a suite in the package, or path of its TOML file; not with `puzzles`."
     )
-    store: str = Field(default="./deerstalker-data", description="Where artifacts are stored.")
+    store: str = Field(default=DEFAULT_STORE, description="Where artifacts are stored.")
     profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
     config: EvaluateConfig = Field(
         default_factory=EvaluateConfig,

@@ -10,6 +10,7 @@ from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.layout import IN_ATTEMPT, REFRESHED_NAME, RunLayout, artifact_of
 from artifacts.manifest import Manifest
+from artifacts.store.location import DEFAULT_STORE
 from artifacts.store.store import Store
 from flows.checks.fitting import refuse_undivided
 from flows.iteration import begin, run_iterations
@@ -27,7 +28,7 @@ class IterateRequest(Config):
     )
     until: int | None = Field(default=None, ge=1, le=1_000_000, description="Last iteration to run; instead of `more`.")
     profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
-    store: str = Field(default="./deerstalker-data", description="Where artifacts are stored.")
+    store: str = Field(default=DEFAULT_STORE, description="Where artifacts are stored.")
     profile_overrides: list[str] = Field(default=[], description="Changes of the profile, `section.key=value` each.")
     refresh: list[StageName] = Field(default=[], description=REFRESH)
 

@@ -8,6 +8,7 @@ from pydantic import Field
 from artifacts.config import Config
 from artifacts.documents.document import Document
 from artifacts.reading import Artifact
+from artifacts.store.location import DEFAULT_STORE
 from artifacts.store.store import Store
 from flows.config.recipes import load_profile
 from flows.inputs.models import merged
@@ -19,7 +20,7 @@ class MergeRequest(Config):
     """Parameters of the `merge` flow."""
 
     model: MergedModel = Field(description="The models and the method, as in the section `model` of a recipe.")
-    store: str = Field(default="./deerstalker-data", description="Where artifacts are stored.")
+    store: str = Field(default=DEFAULT_STORE, description="Where artifacts are stored.")
     profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
 
 

@@ -12,6 +12,7 @@ from artifacts.config import Config
 from artifacts.errors import BadInputError, DeerstalkerError
 from artifacts.layout import RunLayout
 from artifacts.refresh import record_done, record_request
+from artifacts.store.location import DEFAULT_STORE
 from artifacts.store.store import Store
 from flows.checks.advice import advice
 from flows.checks.devices import refuse_on_this_machine
@@ -62,7 +63,7 @@ class RunRequest(Config):
     recipe: str = Field(default="quickstart", description="Name of a recipe, or path of a TOML file.")
     profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
     store: str = Field(
-        default="./deerstalker-data",
+        default=DEFAULT_STORE,
         description="Where artifacts are stored: a folder, file://, or s3://bucket/prefix.",
     )
     overrides: list[str] = Field(default=[], description="Changes of the recipe, `section.key=value` each.")

@@ -5,6 +5,7 @@ from pydantic import Field
 
 from artifacts.config import Config
 from artifacts.documents.document import Document
+from artifacts.store.location import DEFAULT_STORE
 from artifacts.store.store import Store
 from flows.config.recipes import load_profile, located_beside
 from flows.inputs.models import fetched
@@ -18,7 +19,7 @@ from stages.prepare import PrepareConfig
 class PuzzleSetRequest(Config):
     """Parameters of the `prepare` flow."""
 
-    store: str = Field(default="./deerstalker-data", description="Where artifacts are stored.")
+    store: str = Field(default=DEFAULT_STORE, description="Where artifacts are stored.")
     profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
     puzzles: PrepareConfig = Field(
         default_factory=PrepareConfig, description="Environment, difficulty, sizes and seed."

@@ -1,12 +1,14 @@
 """Parses addresses of stores and folders that people type."""
 
+import os
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from artifacts.errors import BadInputError
 
-DEFAULT_STORE = "./deerstalker-data"
-"""The store that is used if a person names none."""
+STORE_VARIABLE = "DEERSTALKER_STORE"
+"""Variable of the environment with the store that is used if a person names none."""
+DEFAULT_STORE = os.environ.get(STORE_VARIABLE) or "./deerstalker-data"
 _FORMS = "a folder, file:///absolute/path, or s3://bucket/prefix"
 _SCHEMES = ("file:", "s3:")
 

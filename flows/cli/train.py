@@ -96,6 +96,7 @@ def iterate(
     until: Annotated[int | None, Optional] = None,
     refresh: RefreshedStages = (),
     profile: ProfileName = "cpu",
+    set_profile: ProfileChanges = (),
     quiet: Flag = False,
     options: Stored = STORED,
 ) -> None:
@@ -107,7 +108,7 @@ def iterate(
         until: Last iteration to run; instead of --more.
         quiet: Leave out the puzzle whose solution is printed before and after training.
     """
-    check_devices(profile, trains=True)
+    check_devices(profile, set_profile, trains=True)
     store = filled_store(options.store)
     with prefect_session(store, options) as running:
         from flows.config.recipes import load_profile, validate
@@ -116,9 +117,17 @@ def iterate(
         from flows.lookup.history import read_run
 
         layout = read_run(store, run).layout
-        load_profile(profile)
-        settings = {"run": run, "more": more, "until": until, "profile": profile, "store": options.store}
-        request = validate(IterateRequest, {**settings, "refresh": list(refresh)}, "iterate")
+        load_profile(profile, set_profile)
+        settings = {
+            "run": run,
+            "more": more,
+            "until": until,
+            "profile": profile,
+            "store": options.store,
+            "profile_overrides": list(set_profile),
+            "refresh": list(refresh),
+        }
+        request = validate(IterateRequest, settings, "iterate")
         with running():
             iterate_flow(with_last(request, store, layout))
     show_run(run, store, options, quiet=quiet)

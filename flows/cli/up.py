@@ -71,6 +71,11 @@ def up(
             current value, initially 120.
         worker: Start a worker on this machine.
     """
+    if image and options.store == DEFAULT_STORE and "://" not in options.store:
+        raise BadInputError(
+            "--store", f"{options.store}, a folder of this machine, with --image", "s3://bucket/prefix",
+            "name a folder only if containers have it at the same place",
+        )  # fmt: skip
     local = LocalServer(host or None, port, auth)
     external = parse_external_server(server, local)
     store = Store.open(options.store)

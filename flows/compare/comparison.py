@@ -13,6 +13,7 @@ from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Grades, K, OptimizerState, Puzzles, Ref, Report
 from artifacts.schemas import ROLLOUTS
+from artifacts.store.location import DEFAULT_STORE
 from artifacts.store.store import Store
 from flows.checks.compared import check_compared_rows, refuse_uncomparable
 from flows.compare.candidates import OWN, ComparedRecipe, candidates, page_folder, starting_weights
@@ -41,7 +42,7 @@ class CompareRequest(Config):
         min_length=1, description=f"Names of recipes, paths of TOML files, or `{OWN}` for the run's own settings."
     )
     overrides: list[str] = Field(default=[], description="Changes of every recipe, `section.key=value` each.")
-    store: str = Field(default="./deerstalker-data", description="Where artifacts are stored.")
+    store: str = Field(default=DEFAULT_STORE, description="Where artifacts are stored.")
     profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
 
 

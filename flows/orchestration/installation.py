@@ -24,6 +24,7 @@ from pydantic import Field
 
 from artifacts.config import Config
 from artifacts.errors import DeerstalkerError
+from artifacts.store.location import STORE_VARIABLE
 from flows.orchestration.gpu_lease import ensure_limit
 from flows.orchestration.reward_alarm import make_alarm_automation
 from flows.orchestration.server.backend import TAG
@@ -201,7 +202,9 @@ def deployment_file(installation: Installation) -> dict[str, Any]:
         if installation.pool != POOL:
             deployment["name"] += f"-{installation.pool}"  # unique among the pools
         image = {"image": installation.image} if installation.image else {}
-        variables = {**deployment["work_pool"]["job_variables"], **image}
+        given = deployment["work_pool"]["job_variables"]
+        # A person's request replaces the one of the deployment, and with it the store.
+        variables = {**given, "env": {**given["env"], STORE_VARIABLE: installation.store}, **image}
         deployment["work_pool"] = {"name": installation.pool, "job_variables": variables}
     folder = IMAGE_FOLDER if installation.image else installation.folder
     document["pull"] = [{"prefect.deployments.steps.set_working_directory": {"directory": folder}}]

@@ -1,5 +1,6 @@
 """What lies in `deployments/`: entrypoints that import, requests that their models take, sound images and manifests."""
 
+import os
 import re
 import subprocess
 import sys
@@ -44,12 +45,22 @@ def test_an_installation_fills_in_store_pool_and_image() -> None:
     installation = Installation(store="s3://bucket/prefix", folder="/somewhere", pool="gpus", image="deerstalker:cuda")
     filled = deployment_file(installation)
     assert {item["parameters"]["request"]["store"] for item in filled["deployments"]} == {"s3://bucket/prefix"}
-    variables = {"env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}, "image": "deerstalker:cuda"}
+    environment = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30", "DEERSTALKER_STORE": "s3://bucket/prefix"}
+    variables = {"env": environment, "image": "deerstalker:cuda"}
     assert all(item["work_pool"] == {"name": "gpus", "job_variables": variables} for item in filled["deployments"])
     assert [item["name"] for item in filled["deployments"]] == [f"{item['name']}-gpus" for item in DEPLOYMENTS]
     (step,) = filled["pull"][0].values()
     assert step == {"directory": IMAGE_FOLDER}
     assert f"WORKDIR {IMAGE_FOLDER}\n" in (FOLDER / "images" / "Dockerfile").read_text()
+
+
+def test_a_request_without_a_store_gets_that_of_the_installation() -> None:
+    """Prefect merges no requests: what a person gives replaces all of the deployed one."""
+    (item, *_) = deployment_file(Installation(store="s3://bucket/prefix", folder="."))["deployments"]
+    script = "from flows.opening import RunRequest; print(RunRequest(run='mine').store)"
+    environment = os.environ | item["work_pool"]["job_variables"]["env"]
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout == "s3://bucket/prefix\n"
 
 
 def test_the_usual_pool_has_the_plain_names_and_runs_that_are_heard_of() -> None:
