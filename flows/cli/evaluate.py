@@ -22,8 +22,8 @@ def evaluate(
     """Runs the evaluate flow and prints the measurements, one column for each grader.
 
     Args:
-        checkpoint: A run, RUN@ITERATION, a checkpoint's key, a Hugging Face folder, hub:ID, gguf:PACKAGE/FILE or
-            recipe:NAME.
+        checkpoint: A run, RUN@ITERATION, a checkpoint's key, a Hugging Face folder, hub:ID[@REVISION],
+            gguf:PACKAGE/FILE or recipe:NAME.
         puzzles: A JSON file in the published format, RUN:SPLIT with train, val or test, or KEY:SPLIT of a set made by
             puzzles make.
         suite: Instead of --puzzles: a suite of the package (such as panel or math500), or a TOML file with a title and

@@ -36,7 +36,10 @@ from stages.sampling.config import SamplingConfig
 
 _ITERATION = re.compile(r"[0-9]{1,7}")
 STORED = "a run, RUN@ITERATION or a checkpoint's key"
-FORMS = "a run, RUN@ITERATION, a checkpoint's key, a Hugging Face folder, hub:ID, gguf:PACKAGE/FILE or recipe:NAME"
+FORMS = (
+    "a run, RUN@ITERATION, a checkpoint's key, a Hugging Face folder, hub:ID[@REVISION], gguf:PACKAGE/FILE or "
+    "recipe:NAME"
+)
 
 
 def find_checkpoint(name: str, store: Store) -> Ref[Checkpoint] | FetchedModel | StoredModel:
@@ -51,7 +54,8 @@ def find_checkpoint(name: str, store: Store) -> Ref[Checkpoint] | FetchedModel |
     prefix, _, rest = name.partition(":")
     match prefix:
         case "hub" if rest:
-            return validate(HubModel, {"id": rest}, name)
+            model, at, revision = rest.partition("@")
+            return validate(HubModel, {"id": model, **({"revision": revision} if at else {})}, name)
         case "gguf" if "/" in rest:
             package, _, file = rest.partition("/")
             return validate(GgufPackageModel, {"package": package, "file": file}, name)

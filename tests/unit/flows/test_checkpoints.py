@@ -72,6 +72,7 @@ def test_sources(made: tuple[Store, RunLayout], tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     assert find_checkpoint(str(tmp_path), store) == FolderModel(path=str(tmp_path))
     assert find_checkpoint("hub:Qwen/Qwen2.5-0.5B", store) == HubModel(id="Qwen/Qwen2.5-0.5B")
+    assert find_checkpoint("hub:Qwen/Qwen2.5-0.5B@v1", store) == HubModel(id="Qwen/Qwen2.5-0.5B", revision="v1")
     assert find_checkpoint("gguf:a/b.gguf", store) == GgufPackageModel(package="a", file="b.gguf")
 
 
@@ -84,6 +85,7 @@ def test_sources(made: tuple[Store, RunLayout], tmp_path: Path) -> None:
         ("nobody@1", "run 'nobody': not in .*; expected made"),
         ("runs/made/iterations/0003/report", "kind Report"),
         ("hub:one", "pattern"),
+        ("hub:one/two@", "revision"),
         ("a b", "run name"),
     ],
 )
