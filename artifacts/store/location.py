@@ -8,7 +8,9 @@ from artifacts.errors import BadInputError
 
 STORE_VARIABLE = "DEERSTALKER_STORE"
 """Variable of the environment with the store that is used if a person names none."""
-DEFAULT_STORE = os.environ.get(STORE_VARIABLE) or "./deerstalker-data"
+DATA_FOLDER = "./deerstalker-data"
+"""The folder for what stays on this machine if the store does not."""
+DEFAULT_STORE = os.environ.get(STORE_VARIABLE) or DATA_FOLDER
 _FORMS = "a folder, file:///absolute/path, or s3://bucket/prefix"
 _SCHEMES = ("file:", "s3:")
 

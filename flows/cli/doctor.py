@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from artifacts.documents.parsing import exists
 from artifacts.errors import BadInputError, DeerstalkerError
 from artifacts.local.full_disk import disk_full, is_full_disk, is_quota
-from artifacts.store.location import DEFAULT_STORE
+from artifacts.store.location import DATA_FOLDER
 from flows.cli.console.options import (
     OUTPUT,
     STORED,
@@ -91,7 +91,7 @@ def _checks(recipe: str | None, changes: Sequence[str], hardware: Hardware, url:
     with ThreadPoolExecutor(thread_name_prefix="doctor") as pool:
         pending_speeds = pool.submit(speed_facts)
         pending_store = pool.submit(store_facts, url)
-        pending_prefect = pool.submit(prefect_facts, (store_folder(url) or Path(DEFAULT_STORE)) / ".prefect")
+        pending_prefect = pool.submit(prefect_facts, (store_folder(url) or Path(DATA_FOLDER)) / ".prefect")
         machine = machine_facts()
         yield checks.cpu_check(machine)
         yield checks.memory_check(machine)

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from artifacts.store.location import DEFAULT_STORE
+from artifacts.store.location import DATA_FOLDER
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord
 from flows.lookup.preparation import newest_rates, preparation_lines, pretraining_of
@@ -30,7 +30,7 @@ PHASE_HEAD = ["phase", "iterations", "its end"]
 
 def solve_command(record: RunRecord, store: Store) -> str:
     """Returns the shell command that asks the promoted model the first puzzle of the run's test split."""
-    where = "" if store.url == Path(DEFAULT_STORE).resolve().as_uri() else f" --store {shlex.quote(store.url)}"
+    where = "" if store.url == Path(DATA_FOLDER).resolve().as_uri() else f" --store {shlex.quote(store.url)}"
     run = record.layout.run
     return f"deerstalker solve --checkpoint {run}{where} {run}:test --index 0"
 

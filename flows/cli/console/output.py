@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from artifacts.errors import StoreError
-from artifacts.store.location import DEFAULT_STORE
+from artifacts.store.location import DATA_FOLDER
 from artifacts.store.store import Store
 from artifacts.verification import Damage, damage_error
 from flows.cli.console.options import Output
@@ -97,7 +97,7 @@ def local_folder(store: Store) -> Path:
     """
     if home := os.environ.get("PREFECT_HOME"):
         return Path(home)
-    folder, elsewhere = store.local_path(".prefect") or Path(DEFAULT_STORE) / ".prefect", "or let PREFECT_HOME name"
+    folder, elsewhere = store.local_path(".prefect") or Path(DATA_FOLDER) / ".prefect", "or let PREFECT_HOME name"
     try:
         links = [path for path in (folder, *(folder.iterdir() if folder.is_dir() else ())) if path.is_symlink()]
     except PermissionError as error:
