@@ -95,6 +95,7 @@ class InterruptedRun(Run):
         """
         self.disturb(0)
         self.check(self.digests())
+        assert not self.scratch_folders()
 
 
 def _runs(victim: str) -> Callable[[InterruptedRun, int], bool]:
