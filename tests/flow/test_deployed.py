@@ -282,6 +282,7 @@ def test_named_stages_are_redone_and_a_run_goes_on(story: dict[str, Any], instal
     request = {"run": "tiny", "more": 1, "profile": str(installation.folder / "profile.toml"), "refresh": ["grade@1"]}
     run = installation.create_run("iterate/run", request)
     installation.wait_for(run, "Completed")
+    installation.wait(lambda: not installation.open_tasks(run))  # their states arrive by events
     tasks = installation.tasks(run, 1)
     stages = ("sample", "grade", "pack", "finetune", "save_optimizer_state", "evaluate", "promote")
     third = {f"{stage}-0003" for stage in stages}
@@ -292,6 +293,7 @@ def test_named_stages_are_redone_and_a_run_goes_on(story: dict[str, Any], instal
     installation.prefect("flow-run", "retry", run)  # the same request: nothing more, and nothing redone again
     installation.wait(lambda: bool(installation.tasks(run, 2)))
     installation.wait_for(run, "Completed")
+    installation.wait(lambda: not installation.open_tasks(run))
     assert set(installation.tasks(run, 2).values()) == {"Cached"}
     assert attempts(installation) == now
 
