@@ -13,7 +13,7 @@ from cyclopts.validators import Number
 
 from artifacts.errors import BadInputError
 from artifacts.local.full_disk import DiskWatch, temporary_folder
-from artifacts.store.location import DEFAULT_STORE
+from artifacts.store.location import DATA_FOLDER, DEFAULT_STORE
 from artifacts.store.store import Store
 from flows.cli.console.options import STORED, Flag, Optional, Stored
 from flows.cli.console.output import local_folder, print_json
@@ -71,7 +71,7 @@ def up(
             current value, initially 120.
         worker: Start a worker on this machine.
     """
-    if image and options.store == DEFAULT_STORE and "://" not in options.store:
+    if image and options.store == DATA_FOLDER:
         raise BadInputError(
             "--store", f"{options.store}, a folder of this machine, with --image", "s3://bucket/prefix",
             "name a folder only if containers have it at the same place",

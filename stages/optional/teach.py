@@ -109,7 +109,7 @@ def teach(
     sampled, graded = Artifact.open(ctx.store, rollouts), Artifact.open(ctx.store, grades)
     check_same_tokenizer(ctx.store, teacher, Ref(**sampled.manifest.inputs["weights"]), "teach.teacher")
     completions = graded_rollouts(ctx.store, rollouts, grades)
-    table = graded.read_table(GRADES_FILE, GRADES).sort("group", "sample")
+    table = completions.select(list(GRADES.columns))
     train = read_split(ctx.store, puzzles, "train")
     prompts = teacher_prompts(config, train, set(completions["prompt_id"]))
     logprobs = _scored(ctx, teacher, completions, prompts)

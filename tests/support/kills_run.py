@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 from artifacts.manifest import Manifest
 from artifacts.store.store import Store
 from artifacts.verification import verify
-from stages.processes.scratch import PREFIX
+from stages.processes.scratch import _LOG_SUFFIXES, _LOGS_KEPT, _OWNER, _PREFIXES
 from tests.support.installed import SLOW, TINY
 from tests.support.processes import DEERSTALKER, Descendants
 from tests.support.stored import manifests_of
@@ -213,13 +213,14 @@ class Run:
 
     def _keeps_logs(self, folder: Path) -> bool:
         """Returns whether a command that failed has kept its logs and nothing else, for whoever reads its error."""
-        files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".owner"]
-        kept = (folder / ".owner").is_file() and (folder / ".owner").read_bytes() == b"kept"
-        return kept and all(path.suffix in (".log", ".txt") for path in files)
+        owner = folder / _OWNER
+        files = {path for path in folder.rglob("*") if path.is_file()} - {owner}
+        kept = owner.is_file() and owner.read_bytes() == _LOGS_KEPT
+        return kept and all(path.suffix in _LOG_SUFFIXES for path in files)
 
     def scratch_folders(self) -> set[str]:
         """Names of the scratch folders that are left."""
-        return {path.name for path in self.scratch.glob("*") if path.name.startswith((PREFIX, "pymp-"))}
+        return {path.name for path in self.scratch.glob("*") if path.name.startswith(_PREFIXES)}
 
     def digests(self) -> dict[str, str]:
         """Content digests of the artifacts that do not depend on sampling."""
