@@ -24,7 +24,7 @@ from flows.config.limits import cut_below_training, evaluated_as_trained
 from flows.config.suites import suite_key
 from flows.inputs.suites import measured_puzzles
 from flows.lookup.history import RunRecord, read_run
-from flows.opening import fitting_profile, opened_stages
+from flows.opening import ProfileName, ProfileOverrides, StoreAddress, fitting_profile, opened_stages
 from flows.orchestration.artifact_keys import slug
 from flows.orchestration.tasks import map_some_at_once
 from flows.report.shown_run import publish_report
@@ -63,8 +63,9 @@ class BackfillRequest(Config):
     at_once: int = Field(
         default=1, ge=1, le=64, description="Number of evaluations at the same time, each with its own engine."
     )
-    store: str = Field(default=DEFAULT_STORE, description="Where artifacts are stored.")
-    profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
+    store: StoreAddress = DEFAULT_STORE
+    profile: ProfileName = "cpu"
+    profile_overrides: ProfileOverrides = Field(default=[])
 
     @model_validator(mode="after")
     def _every_is_read(self) -> Self:
@@ -126,7 +127,7 @@ def backfill(request: BackfillRequest) -> Backfilled:
     records = {run: read_run(store, run) for run in runs}
     chosen = [item for record in records.values() for item in requested_checkpoints(record, request)]
     trained = {run: record.typed_recipe().longest_sampling for run, record in records.items()}
-    profile = fitting_profile(request.profile)
+    profile = fitting_profile(request.profile, request.profile_overrides)
     with open_side_by_side(store, profile, min(request.at_once, max(1, len(chosen)))) as pool:
         first = pool[0]
         puzzles, split, config = measured_puzzles(request.puzzles, request.suite, request.config, first)

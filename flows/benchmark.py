@@ -24,7 +24,7 @@ from flows.config.suites import suite_key
 from flows.inputs.models import fetched
 from flows.inputs.suites import measured_puzzles
 from flows.lookup.checkpoints import check_checkpoint, trained_sampling
-from flows.opening import fitting_profile, opened_stages
+from flows.opening import ProfileName, ProfileOverrides, StoreAddress, fitting_profile, opened_stages
 from flows.orchestration.artifact_keys import slug
 from flows.session.calls import Stages
 from stages.answer import (
@@ -65,8 +65,9 @@ class BenchmarkRequest(Config):
     )
     dry_run: bool = Field(default=False, description="Only estimate the cost of the missing answers.")
     old_prices: bool = Field(default=False, description="Buy although a price is more than a year old.")
-    store: str = Field(default=DEFAULT_STORE, description="Where artifacts are stored.")
-    profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
+    store: StoreAddress = DEFAULT_STORE
+    profile: ProfileName = "cpu"
+    profile_overrides: ProfileOverrides = Field(default=[])
 
 
 class Benchmark(Document):
@@ -107,7 +108,7 @@ def benchmark(request: BenchmarkRequest) -> Benchmark:
             check_checkpoint(model.checkpoint, store)
     models = [_as_trained(model, store) for model in models]
     samples = any(isinstance(model, CheckpointModel) for model in models)
-    with opened_stages(store, fitting_profile(request.profile, samples=samples)) as stages:
+    with opened_stages(store, fitting_profile(request.profile, request.profile_overrides, samples=samples)) as stages:
         name = request.puzzles or suite_key(request.suite or "")
         stages.live.opened(f"benchmark of {len(models)} models on {name}")
         first = EvaluateConfig() if request.count is None else EvaluateConfig(puzzles=request.count)

@@ -18,7 +18,7 @@ from flows.config.limits import cut_below_training, evaluated_as_trained
 from flows.inputs.models import fetched
 from flows.inputs.suites import measured_puzzles
 from flows.lookup.checkpoints import trained_sampling
-from flows.opening import fitting_profile, opened_stages
+from flows.opening import ProfileName, ProfileOverrides, StoreAddress, fitting_profile, opened_stages
 from stages.environments.puzzle import Grader
 from stages.environments.tables import graders_of, read_split
 from stages.environments.thoughts import thought_opened
@@ -37,8 +37,9 @@ class EvaluationRequest(Config):
     suite: str | None = Field(
         default=None, description="Name of a suite in the package, or path of its TOML file; not with `puzzles`."
     )
-    store: str = Field(default=DEFAULT_STORE, description="Where artifacts are stored.")
-    profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
+    store: StoreAddress = DEFAULT_STORE
+    profile: ProfileName = "cpu"
+    profile_overrides: ProfileOverrides = Field(default=[])
     config: EvaluateConfig = Field(
         default_factory=EvaluateConfig,
         description="Number of puzzles, and sampling; limits that are not set are those of the checkpoint's run.",
@@ -76,7 +77,7 @@ def evaluate_checkpoint(request: EvaluationRequest) -> Evaluation:
         request: Checkpoint, puzzles, store, profile and settings.
     """
     store = Store.open(request.store)
-    with opened_stages(store, fitting_profile(request.profile)) as stages:
+    with opened_stages(store, fitting_profile(request.profile, request.profile_overrides)) as stages:
         stages.live.opened(f"evaluating {request.checkpoint} on {request.puzzles or request.suite}")
         trained = trained_sampling(request.checkpoint, store)
         config = evaluated_as_trained(request.config, trained)

@@ -16,7 +16,16 @@ from flows.checks.fitting import refuse_undivided
 from flows.iteration import begin, run_iterations
 from flows.lookup.history import read_run
 from flows.lookup.stages import PARTS
-from flows.opening import REFRESH, StageName, fitting_profile, opened_run, requested_at
+from flows.opening import (
+    REFRESH,
+    ProfileName,
+    ProfileOverrides,
+    StageName,
+    StoreAddress,
+    fitting_profile,
+    opened_run,
+    requested_at,
+)
 
 
 class IterateRequest(Config):
@@ -27,9 +36,9 @@ class IterateRequest(Config):
         default=None, ge=1, le=1_000_000, description="Number of iterations to add to the finished ones."
     )
     until: int | None = Field(default=None, ge=1, le=1_000_000, description="Last iteration to run; instead of `more`.")
-    profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
-    store: str = Field(default=DEFAULT_STORE, description="Where artifacts are stored.")
-    profile_overrides: list[str] = Field(default=[], description="Changes of the profile, `section.key=value` each.")
+    profile: ProfileName = "cpu"
+    store: StoreAddress = DEFAULT_STORE
+    profile_overrides: ProfileOverrides = Field(default=[])
     refresh: list[StageName] = Field(default=[], description=REFRESH)
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ from artifacts.store.location import DEFAULT_STORE
 from artifacts.store.store import Store
 from flows.config.recipes import load_profile
 from flows.inputs.models import merged
-from flows.opening import opened_stages
+from flows.opening import ProfileName, ProfileOverrides, StoreAddress, opened_stages
 from stages.models.merging.config import MergedModel
 
 
@@ -20,8 +20,9 @@ class MergeRequest(Config):
     """Parameters of the `merge` flow."""
 
     model: MergedModel = Field(description="The models and the method, as in the section `model` of a recipe.")
-    store: str = Field(default=DEFAULT_STORE, description="Where artifacts are stored.")
-    profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
+    store: StoreAddress = DEFAULT_STORE
+    profile: ProfileName = "cpu"
+    profile_overrides: ProfileOverrides = Field(default=[])
 
 
 class Merging(Document):
@@ -44,7 +45,7 @@ def merge_checkpoints(request: MergeRequest) -> Merging:
         request: Models, method, store and profile.
     """
     store = Store.open(request.store)
-    with opened_stages(store, load_profile(request.profile)) as stages:
+    with opened_stages(store, load_profile(request.profile, request.profile_overrides)) as stages:
         stages.live.opened(f"merging {', '.join(request.model.models)} by {request.model.method}")
         checkpoint = merged(stages, request.model)
         return Merging(checkpoint=checkpoint.as_json(), facts=Artifact.open(store, checkpoint).manifest.facts)

@@ -51,6 +51,11 @@ REFRESH = (
     "`evaluate@3`. Later stages run again if their inputs change."
 )
 StageName = Annotated[str, Field(pattern=rf"^({'|'.join(REFRESHABLE)}|({'|'.join(STOPPABLE)})@[0-9]{{1,7}})$")]
+StoreAddress = Annotated[
+    str, Field(description="Where artifacts are stored: a folder, file://, or s3://bucket/prefix.")
+]
+ProfileName = Annotated[str, Field(description="Name of a profile, or path of a TOML file.")]
+ProfileOverrides = Annotated[list[str], Field(description="Changes of the profile, `section.key=value` each.")]
 STOP_AFTER = "Stage of an iteration, as `sample@1`, after which the run stops; another machine can continue it."
 
 
@@ -61,13 +66,10 @@ class RunRequest(Config):
         default="quickstart", description="Name of the run; the same name with the same recipe continues it."
     )
     recipe: str = Field(default="quickstart", description="Name of a recipe, or path of a TOML file.")
-    profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
-    store: str = Field(
-        default=DEFAULT_STORE,
-        description="Where artifacts are stored: a folder, file://, or s3://bucket/prefix.",
-    )
+    profile: ProfileName = "cpu"
+    store: StoreAddress = DEFAULT_STORE
     overrides: list[str] = Field(default=[], description="Changes of the recipe, `section.key=value` each.")
-    profile_overrides: list[str] = Field(default=[], description="Changes of the profile, `section.key=value` each.")
+    profile_overrides: ProfileOverrides = Field(default=[])
     refresh: list[StageName] = Field(default=[], description=REFRESH)
     stop_after: str | None = Field(
         default=None, pattern=rf"^({'|'.join(STOPPABLE)})@[0-9]{{1,7}}$", description=STOP_AFTER

@@ -11,7 +11,7 @@ from flows.config.recipes import load_profile, located_beside
 from flows.inputs.models import fetched
 from flows.inputs.puzzle_sets import publish_set
 from flows.lookup.checkpoints import check_checkpoint
-from flows.opening import opened_stages
+from flows.opening import ProfileName, ProfileOverrides, StoreAddress, opened_stages
 from flows.report.html.puzzle_report import length_measure, write_report
 from stages.prepare import PrepareConfig
 
@@ -19,8 +19,9 @@ from stages.prepare import PrepareConfig
 class PuzzleSetRequest(Config):
     """Parameters of the `prepare` flow."""
 
-    store: str = Field(default=DEFAULT_STORE, description="Where artifacts are stored.")
-    profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
+    store: StoreAddress = DEFAULT_STORE
+    profile: ProfileName = "cpu"
+    profile_overrides: ProfileOverrides = Field(default=[])
     puzzles: PrepareConfig = Field(
         default_factory=PrepareConfig, description="Environment, difficulty, sizes and seed."
     )
@@ -50,7 +51,7 @@ def make_puzzles(request: PuzzleSetRequest) -> PuzzleSet:
         request: Store, profile, difficulty, seed and the sizes of the splits.
     """
     store = Store.open(request.store)
-    with opened_stages(store, load_profile(request.profile)) as stages:
+    with opened_stages(store, load_profile(request.profile, request.profile_overrides)) as stages:
         if request.tokenizer is not None:
             check_checkpoint(request.tokenizer, store)  # fails now instead of after hours of drawing
         stages.live.opened(f"{request.puzzles.total} puzzles, seed {request.puzzles.seed}, into {store.url}")

@@ -6,7 +6,7 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from artifacts.layout import RunLayout
-from flows.cli.console.options import ANSWERS, STORED, MeasureOptions, Optional, ProfileName, Stored
+from flows.cli.console.options import ANSWERS, MACHINE, Machine, MeasureOptions, Optional
 from flows.cli.console.output import print_json, terminal
 from flows.cli.console.prefect_session import prefect_session
 from flows.cli.console.profiles import check_devices
@@ -22,9 +22,8 @@ def backfill(
     checkpoints: Literal["all", "every", "best"] = "all",
     every: int = 10,
     at_once: int = 1,
-    profile: ProfileName = "cpu",
     answers: MeasureOptions = ANSWERS,
-    options: Stored = STORED,
+    options: Machine = MACHINE,
 ) -> None:
     """Runs the backfill flow and prints each run's learning curves, its own and that of the suite.
 
@@ -37,7 +36,7 @@ def backfill(
         every: The k of --checkpoints every.
         at_once: Number of checkpoints evaluated at the same time, each by its own engine.
     """
-    check_devices(profile)
+    check_devices(options)
     config, key = answers.config(), suite
     if puzzles is None:
         from flows.config.suites import load_suite, suite_key
@@ -55,8 +54,7 @@ def backfill(
         "every": every,
         "config": config,
         "at_once": at_once,
-        "profile": profile,
-        "store": options.store,
+        **options.request(),
     }
     with prefect_session(store, options) as running:
         from flows.backfill import BackfillRequest
@@ -67,7 +65,7 @@ def backfill(
         from flows.report.tasks import task_tables
 
         request = validate(BackfillRequest, settings, "backfill")
-        load_profile(request.profile)
+        load_profile(request.profile, request.profile_overrides)
         for run in request.runs:
             read_run(store, run)
         with running():

@@ -7,7 +7,7 @@ from artifacts.errors import BadInputError, DeerstalkerError
 from artifacts.layout import RunLayout
 from artifacts.refs import Checkpoint, Ref
 from artifacts.store.store import Store
-from flows.cli.console.options import STORED, Flag, Optional, ProfileName, Repeated, Stored
+from flows.cli.console.options import MACHINE, STORED, Flag, Machine, Optional, Repeated, Stored
 from flows.cli.console.output import print_json, print_line, terminal
 from flows.cli.console.prefect_session import prefect_session
 
@@ -25,8 +25,7 @@ def merge(
     method: Literal["arcee_fusion", "average", "task_arithmetic", "ties"] = "arcee_fusion",
     weight: float = 1.0,
     density: float = 0.5,
-    profile: ProfileName = "cpu",
-    options: Stored = STORED,
+    options: Machine = MACHINE,
 ) -> None:
     """Runs the merge flow and prints the key of the merged checkpoint, and the tensors that moved most.
 
@@ -48,11 +47,11 @@ def merge(
         from stages.models.merging.config import MergedModel
 
         source = validate(MergedModel, settings, "merge")
-        load_profile(profile)
+        load_profile(options.profile, options.set_profile)
         for name in (*source.models, *([source.base] if source.base else [])):
             published_checkpoint(name, store)
         with running():
-            result = merge_checkpoints(MergeRequest(model=source, store=options.store, profile=profile))
+            result = merge_checkpoints(MergeRequest(model=source, **options.request()))
     if options.json:
         print_json(result.model_dump(mode="json"))
         return

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from flows.cli.console.options import STORED, ProfileName, RecipeChanges, Stored
+from flows.cli.console.options import MACHINE, Machine, RecipeChanges
 from flows.cli.console.output import print_json, terminal
 from flows.cli.console.prefect_session import prefect_session
 from flows.cli.console.profiles import check_devices
@@ -20,8 +20,7 @@ def compare(
     set_: Annotated[
         RecipeChanges, Parameter(help="Change of every recipe, as section.key=value; may be repeated.")
     ] = (),
-    profile: ProfileName = "cpu",
-    options: Stored = STORED,
+    options: Machine = MACHINE,
 ) -> None:
     """Runs the compare flow and prints the results, one column for each recipe.
 
@@ -30,7 +29,7 @@ def compare(
         recipes: Names of recipes or paths of TOML files, separated by commas; `own` means the run's own settings.
         iteration: Number of the run's iteration.
     """
-    check_devices(profile, trains=True)
+    check_devices(options, trains=True)
     names = recipes.split(",")
     store = filled_store(options.store)
     with prefect_session(store, options) as running:
@@ -43,10 +42,10 @@ def compare(
         from flows.report.summary import figures_table
 
         record = read_run(store, run)
-        load_profile(profile)
+        load_profile(options.profile, options.set_profile)
         candidates(record.recipe_at(iteration), names, set_)  # fail before the server starts
         settings = {"run": run, "iteration": iteration, "recipes": names, "overrides": list(set_)}
-        request = validate(CompareRequest, {**settings, "store": options.store, "profile": profile}, "compare")
+        request = validate(CompareRequest, {**settings, **options.request()}, "compare")
         with running():
             result = compare_flow(request)
     if options.json:

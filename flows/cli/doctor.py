@@ -14,14 +14,14 @@ from artifacts.errors import BadInputError, DeerstalkerError
 from artifacts.local.full_disk import disk_full, is_full_disk, is_quota
 from artifacts.store.location import DATA_FOLDER
 from flows.cli.console.options import (
+    MACHINE,
     OUTPUT,
-    STORED,
+    Machine,
     Optional,
     Output,
     ProfileChanges,
     ProfileName,
     RecipeChanges,
-    Stored,
     shipped,
 )
 from flows.cli.console.output import print_json, print_line, terminal
@@ -50,10 +50,8 @@ def doctor(
             "checks the memory and disk space that it needs, and estimates the time of an iteration.",
         ),
     ] = None,
-    profile: ProfileName = "cpu",
     set_: RecipeChanges = (),
-    set_profile: ProfileChanges = (),
-    options: Stored = STORED,
+    options: Machine = MACHINE,
 ) -> None:
     """Prints a line for each check as soon as it is done, or with `--json` one document at the end.
 
@@ -65,7 +63,7 @@ def doctor(
     if set_ and recipe is None:
         raise BadInputError("--set", "no --recipe", "the recipe that it changes", "name it, or drop --set")
     done: list[Check] = []
-    hardware = load_hardware(profile, set_profile)
+    hardware = load_hardware(options.profile, options.set_profile)
     for check in _checks(recipe, set_, hardware, options.store):
         done.append(check)
         if not options.json:
@@ -73,7 +71,9 @@ def doctor(
             sys.stdout.flush()
     if options.json:
         worst = checks.worst(done)
-        print_json({"status": worst, "recipe": recipe, "profile": profile, "checks": [asdict(check) for check in done]})
+        print_json(
+            {"status": worst, "recipe": recipe, "profile": options.profile, "checks": [asdict(check) for check in done]}
+        )
         sys.stdout.flush()
     if problems := [check.name for check in done if check.status == "problem"]:
         summary = f"{len(problems)} of {len(done)} checks failed: {', '.join(problems)}"

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from artifacts.errors import BadInputError
 from artifacts.store.store import Store
-from flows.cli.console.options import ANSWERS, STORED, Flag, MeasureOptions, Optional, ProfileName, Repeated, Stored
+from flows.cli.console.options import ANSWERS, MACHINE, Flag, Machine, MeasureOptions, Optional, Repeated
 from flows.cli.console.output import print_json, terminal
 from flows.cli.console.prefect_session import prefect_session
 from flows.cli.console.profiles import check_devices
@@ -15,9 +15,8 @@ def evaluate(
     checkpoint: str,
     puzzles: Annotated[str | None, Optional] = None,
     suite: Annotated[str | None, Optional] = None,
-    profile: ProfileName = "cpu",
     answers: MeasureOptions = ANSWERS,
-    options: Stored = STORED,
+    options: Machine = MACHINE,
 ) -> None:
     """Runs the evaluate flow and prints the measurements, one column for each grader.
 
@@ -29,7 +28,7 @@ def evaluate(
         suite: Instead of --puzzles: a suite of the package (such as panel or math500), or a TOML file with a title and
             [puzzles].
     """
-    check_devices(profile)
+    check_devices(options)
     _check_puzzles(puzzles, suite)
     settings = answers.config()
     store = Store.open(options.store)
@@ -39,13 +38,13 @@ def evaluate(
         from stages.evaluate import EvaluateConfig
 
         config = validate(EvaluateConfig, settings, "evaluate")
-        load_profile(profile)
+        load_profile(options.profile, options.set_profile)
         find_checkpoint(checkpoint, store)
 
         from flows.evaluation import EvaluationRequest, evaluate_checkpoint
 
         request = EvaluationRequest(
-            checkpoint=checkpoint, puzzles=puzzles, suite=suite, store=options.store, profile=profile, config=config
+            checkpoint=checkpoint, puzzles=puzzles, suite=suite, config=config, **options.request()
         )
         with running():
             result = evaluate_checkpoint(request)
@@ -84,8 +83,7 @@ def benchmark(
     max_cost: Annotated[float | None, Optional] = None,
     dry_run: Flag = False,
     old_prices: Flag = False,
-    profile: ProfileName = "cpu",
-    options: Stored = STORED,
+    options: Machine = MACHINE,
 ) -> None:
     """Runs the benchmark flow and prints one row for each model, or with --dry-run the estimated cost of each.
 
@@ -102,7 +100,7 @@ def benchmark(
         dry_run: Only estimate the cost of the missing answers; nothing is bought.
         old_prices: Buy even if a price in the file is over a year old.
     """
-    check_devices(profile, samples=False)  # models behind APIs need no engine
+    check_devices(options, samples=False)  # models behind APIs need no engine
     _check_puzzles(puzzles, suite)
     settings = {
         "models": models,
@@ -114,8 +112,7 @@ def benchmark(
         "max_cost": max_cost,
         "dry_run": dry_run,
         "old_prices": old_prices,
-        "profile": profile,
-        "store": options.store,
+        **options.request(),
     }
     store = Store.open(options.store)
     with prefect_session(store, options) as running:
@@ -125,7 +122,7 @@ def benchmark(
         from flows.config.recipes import load_profile, validate
 
         request = validate(BenchmarkRequest, settings, "benchmark")
-        load_profile(profile)
+        load_profile(options.profile, options.set_profile)
         load_models(request.models, request.only)
         with running():
             result = benchmark_flow(request)

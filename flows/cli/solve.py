@@ -14,7 +14,7 @@ from artifacts.documents.parsing import is_file
 from artifacts.errors import BadInputError
 from artifacts.refs import Ref
 from artifacts.store.store import Store
-from flows.cli.console.options import STORED, Flag, Optional, ProfileName, Repeated, Stored
+from flows.cli.console.options import MACHINE, Flag, Machine, Optional, Repeated, Stored
 from flows.cli.console.output import print_json, terminal
 from flows.cli.console.profiles import check_devices
 from flows.cli.console.puzzle_checks import not_provable, puzzle_at
@@ -61,8 +61,7 @@ def solve(
     stop: Annotated[tuple[str, ...], Repeated] = (),
     stop_token_ids: Annotated[tuple[int, ...], Repeated] = (),
     explain: Flag = False,
-    profile: ProfileName = "cpu",
-    options: Stored = STORED,
+    options: Machine = MACHINE,
 ) -> None:
     """Prints a model's answers to one puzzle, with their grades if the solution is known.
 
@@ -81,7 +80,7 @@ def solve(
         explain: Print the answer line by line with a verdict on each statement about the puzzle, the clues that decide
             it, and the first false step.
     """
-    check_devices(profile)
+    check_devices(options)
     from flows.config.limits import as_trained
     from flows.lookup.checkpoints import trained_sampling
     from stages.sampling.config import SamplingConfig
@@ -96,7 +95,7 @@ def solve(
     check_temperatures(given, "solve")
     tool_output = solver_of(question, file) if given.tool_calls else None
     sampling = as_trained(given, trained_sampling(checkpoint, Store.open(options.store)))
-    completions, opened = _completions(question, checkpoint, profile, sampling, options, tool_output)
+    completions, opened = _completions(question, checkpoint, sampling, options, tool_output)
     puzzle, judge = (_after_prompt(item, opened) for item in (question.puzzle, explained))
     print_answers(puzzle, checkpoint, completions, options, judge)
 
@@ -109,9 +108,8 @@ def _after_prompt(puzzle: Puzzle | None, opened: bool) -> Puzzle | None:
 def _completions(
     question: AskedPrompt,
     checkpoint: str,
-    profile: str,
     sampling: "SamplingConfig",
-    options: Stored,
+    options: Machine,
     tool_output: Callable[[list[str]], list[str]] | None,
 ) -> "tuple[Sequence[SampledCompletion], bool]":
     """Starts an engine with the checkpoint and returns its completions of the prompt, which may ask the solver.
@@ -129,7 +127,7 @@ def _completions(
     from stages.sampling.engine import Engine
     from stages.sampling.turns import Steps, Tool
 
-    hardware = load_profile(profile).engine
+    hardware = load_profile(options.profile, options.set_profile).engine
     if hardware.replicas == "auto" and not hardware.external_urls:
         hardware = hardware.model_copy(update={"replicas": 1})  # one group cannot use a second engine
     store = Store.open(options.store)

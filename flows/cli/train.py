@@ -10,17 +10,7 @@ from cyclopts import Parameter
 from artifacts.layout import RunLayout
 from artifacts.store.store import Store
 from flows.cli.console.interrupts import continues_with
-from flows.cli.console.options import (
-    STORED,
-    Flag,
-    Optional,
-    ProfileChanges,
-    ProfileName,
-    RecipeChanges,
-    RefreshedStages,
-    Stored,
-    shipped,
-)
+from flows.cli.console.options import MACHINE, Flag, Machine, Optional, RecipeChanges, RefreshedStages, shipped
 from flows.cli.console.output import show_run
 from flows.cli.console.prefect_session import prefect_session
 from flows.cli.console.profiles import check_devices
@@ -37,19 +27,14 @@ def train(
         Parameter(help=f"Name of a recipe ({shipped('recipes')}; see `deerstalker recipes`), or path of a TOML file."),
     ] = "quickstart",
     run: Annotated[str | None, Optional] = None,
-    profile: Annotated[
-        str,
-        Parameter(help=f"Name of a profile ({shipped('profiles')}: the machine's resources), or path of a TOML file."),
-    ] = "cpu",
     set_: Annotated[
         RecipeChanges,
         Parameter(help="Change of the recipe, as section.key=value; may be repeated. Recorded with the run."),
     ] = (),
-    set_profile: ProfileChanges = (),
     refresh: RefreshedStages = (),
     role: Literal["both", "sampler", "trainer"] = "both",
     quiet: Flag = False,
-    options: Stored = STORED,
+    options: Machine = MACHINE,
 ) -> None:
     """Runs the train flow and prints the run's results.
 
@@ -61,13 +46,13 @@ def train(
     name = Path(recipe).stem if run is None else run
     if run is not None or recipe.endswith(".toml"):  # other names are shipped recipes, or `load_recipe` refuses them
         RunLayout(name)
-    check_devices(profile, set_profile, trains=role != "sampler")
+    check_devices(options, trains=role != "sampler")
     store = Store.open(options.store)
     with prefect_session(store, options) as running:
         from flows.config.recipes import load_profile, load_recipe, validate
 
         load_recipe(recipe, set_)
-        load_profile(profile, set_profile)
+        load_profile(options.profile, options.set_profile)
 
         from flows.opening import RunRequest
         from flows.train import train as train_flow
@@ -75,10 +60,8 @@ def train(
         settings = {
             "run": name,
             "recipe": recipe,
-            "profile": profile,
-            "store": options.store,
+            **options.request(),
             "overrides": list(set_),
-            "profile_overrides": list(set_profile),
             "refresh": list(refresh),
             "role": role,
         }
@@ -95,10 +78,8 @@ def iterate(
     more: Annotated[int | None, Optional] = None,
     until: Annotated[int | None, Optional] = None,
     refresh: RefreshedStages = (),
-    profile: ProfileName = "cpu",
-    set_profile: ProfileChanges = (),
     quiet: Flag = False,
-    options: Stored = STORED,
+    options: Machine = MACHINE,
 ) -> None:
     """Runs the iterate flow and prints the run's results.
 
@@ -108,7 +89,7 @@ def iterate(
         until: Last iteration to run; instead of --more.
         quiet: Leave out the puzzle whose solution is printed before and after training.
     """
-    check_devices(profile, set_profile, trains=True)
+    check_devices(options, trains=True)
     store = filled_store(options.store)
     with prefect_session(store, options) as running:
         from flows.config.recipes import load_profile, validate
@@ -117,14 +98,12 @@ def iterate(
         from flows.lookup.history import read_run
 
         layout = read_run(store, run).layout
-        load_profile(profile, set_profile)
+        load_profile(options.profile, options.set_profile)
         settings = {
             "run": run,
             "more": more,
             "until": until,
-            "profile": profile,
-            "store": options.store,
-            "profile_overrides": list(set_profile),
+            **options.request(),
             "refresh": list(refresh),
         }
         request = validate(IterateRequest, settings, "iterate")

@@ -20,7 +20,7 @@ from flows.compare.candidates import OWN, ComparedRecipe, candidates, page_folde
 from flows.compare.comparison_report import write_report
 from flows.config.recipe import Recipe
 from flows.lookup.history import IterationRecord, RunRecord, read_run
-from flows.opening import fitting_profile, opened_stages
+from flows.opening import ProfileName, ProfileOverrides, StoreAddress, fitting_profile, opened_stages
 from flows.report.figures import compared
 from flows.report.metrics import INTERVAL, Presence, number
 from flows.session.calls import Stages
@@ -42,8 +42,9 @@ class CompareRequest(Config):
         min_length=1, description=f"Names of recipes, paths of TOML files, or `{OWN}` for the run's own settings."
     )
     overrides: list[str] = Field(default=[], description="Changes of every recipe, `section.key=value` each.")
-    store: str = Field(default=DEFAULT_STORE, description="Where artifacts are stored.")
-    profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
+    store: StoreAddress = DEFAULT_STORE
+    profile: ProfileName = "cpu"
+    profile_overrides: ProfileOverrides = Field(default=[])
 
 
 @flow(name="compare", flow_run_name="compare {request.run}@{request.iteration}", persist_result=False)
@@ -67,7 +68,7 @@ def compare(request: CompareRequest) -> dict[str, Any]:
     tried = candidates(own, request.recipes, request.overrides)
     rollouts = Artifact.at(store, record.layout.iteration(request.iteration, "rollouts"))
     check_rows(tried, rollouts)
-    with opened_stages(store, fitting_profile(request.profile, trains=True)) as stages:
+    with opened_stages(store, fitting_profile(request.profile, request.profile_overrides, trains=True)) as stages:
         names = ", ".join(candidate.name for candidate in tried)
         stages.live.opened(f"comparing {names} on iteration {request.iteration} of {request.run}")
         rows = {

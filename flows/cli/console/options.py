@@ -32,7 +32,6 @@ ProfileChanges = Annotated[
     Repeated,
     Parameter(name="--set-profile", help="Change of the profile, as section.key=value; may be repeated."),
 ]
-ProfileName = Annotated[str, Parameter(help="Name of a profile, or path of a TOML file.")]
 Flag = Annotated[bool, Parameter(negative=())]
 """A switch that is off by default and has no `--no-` form."""
 Wide = Annotated[bool, Parameter(negative=(), show_default=False)]
@@ -45,6 +44,12 @@ def shipped(folder: str) -> str:
     which take longer to import than the whole command line may.
     """
     return ", ".join(sorted(path.stem for path in (_DEPLOYMENTS / folder).glob("*.toml")))
+
+
+ProfileName = Annotated[
+    str,
+    Parameter(help=f"Name of a profile ({shipped('profiles')}: the machine's resources), or path of a TOML file."),
+]
 
 
 @Parameter(name="*")
@@ -76,6 +81,19 @@ class Stored(Output):
     """
 
     store: str = DEFAULT_STORE
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Machine(Stored):
+    """Options of a command that computes on this machine."""
+
+    profile: ProfileName = "cpu"
+    set_profile: ProfileChanges = ()
+
+    def request(self) -> dict[str, Any]:
+        """Returns the fields that every flow's request has."""
+        return {"store": self.store, "profile": self.profile, "profile_overrides": list(self.set_profile)}
 
 
 @Parameter(name="*")
@@ -146,4 +164,4 @@ class MeasureOptions:
         return {**count, "sampled": sampled, "greedy": self.greedy, **strategies}
 
 
-STORED, OUTPUT, ANSWERS = Stored(), Output(), MeasureOptions()
+STORED, OUTPUT, MACHINE, ANSWERS = Stored(), Output(), Machine(), MeasureOptions()

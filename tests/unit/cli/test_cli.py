@@ -74,6 +74,20 @@ def test_what_reads_and_opens_runs_loads_no_client_of_apis() -> None:
     assert done.stdout == "False\n"
 
 
+ON_MACHINE = (
+    ["train"],
+    ["iterate", "x", "--more", "1"],
+    ["evaluate", "--checkpoint", "x", "--suite", "panel"],
+    ["backfill", "x", "--suite", "panel"],
+    ["benchmark", "--models", "temporal_clue_2025", "--suite", "panel"],
+    ["compare", "x", "--recipes", "own"],
+    ["merge", "--model", "x", "--model", "y", "--method", "average"],
+    ["solve", "one.txt", "--checkpoint", "x"],
+    ["doctor"],
+)
+"""Every command that takes the resources of a profile."""
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -147,9 +161,10 @@ def test_what_reads_and_opens_runs_loads_no_client_of_apis() -> None:
         (["train", "--recipe", "x" * 300], "unknown"),
         (["train", "--recipe", "x" * 300 + ".toml", "--run", "y"], "no such file"),
         (["train", "--refresh", "sample@" + "9" * 5000], "refresh.0"),
-        (["train", "--set-profile", "engine.dtype=int8"], "engine.dtype: Input should be 'auto'"),
-        (["iterate", "x", "--more", "1", "--set-profile", "engine.dtype=int8"], "engine.dtype: Input should be 'auto'"),
-        (["doctor", "--set-profile", "engine.dtype=int8"], "engine.dtype: Input should be 'auto'"),
+        *(
+            ([*command, "--set-profile", "engine.dtype=int8"], "engine.dtype: Input should be 'auto'")
+            for command in ON_MACHINE
+        ),
         (["backfill", "made", "--suite", "x" * 300, "--puzzles", "made:test"], "suite name"),
     ],
 )

@@ -1,17 +1,28 @@
 """Stages that a command names: those that the run does not have are refused before anything is stored."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.layout import RunLayout
 from artifacts.store.store import Store
+from flows.backfill import BackfillRequest, backfill
+from flows.benchmark import BenchmarkRequest, benchmark
+from flows.compare.comparison import CompareRequest, compare
 from flows.config.recipes import load_recipe
+from flows.evaluation import EvaluationRequest, evaluate_checkpoint
+from flows.merging import MergeRequest, merge_checkpoints
 from flows.opening import RunRequest, opened
+from flows.puzzle_set import PuzzleSetRequest, make_puzzles
 from flows.session.frozen import freeze_recipe
+from flows.train import train
+from stages.models.merging.config import MergedModel
+from tests.support.made_run import make_run
 
 
 @pytest.fixture
@@ -52,3 +63,27 @@ def test_the_command_that_began_a_run_continues_it_whatever_it_names(begun: RunR
 def test_a_stage_before_the_first_iteration_has_no_number(name: str) -> None:
     with pytest.raises(ValidationError, match="refresh"):
         RunRequest(refresh=[name])
+
+
+MERGED = MergedModel(models=["a", "b"], method="average")
+
+
+@pytest.mark.parametrize(
+    ("flow", "request_of", "asked"),
+    [
+        (train, RunRequest, {"run": "new"}),
+        (evaluate_checkpoint, EvaluationRequest, {"checkpoint": "made", "suite": "panel"}),
+        (backfill, BackfillRequest, {"runs": ["made"], "suite": "panel"}),
+        (benchmark, BenchmarkRequest, {"models": "temporal_clue_2025", "suite": "panel"}),
+        (compare, CompareRequest, {"run": "made", "recipes": ["own"]}),
+        (merge_checkpoints, MergeRequest, {"model": MERGED}),
+        (make_puzzles, PuzzleSetRequest, {}),
+    ],
+)
+def test_every_flow_changes_its_profile(
+    flow: Any, request_of: type[Config], asked: dict[str, Any], tmp_path: Path
+) -> None:
+    make_run(Store.open(str(tmp_path)))
+    changed = {**asked, "store": str(tmp_path), "profile_overrides": ["engine.dtype=int8"]}
+    with pytest.raises(BadInputError, match=r"engine.dtype: Input should be 'auto'"):
+        flow.fn(request_of.model_validate(changed))
