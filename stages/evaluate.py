@@ -32,7 +32,7 @@ from stages.strategies.config import Strategy, problem_of, rounds_strategies
 from stages.strategies.figures import rounds_figures, sample_figures
 from stages.strategies.rounds import play
 
-REVISION = 4  # what the rules alone entail is no deduction
+REVISION = 5  # answers in LaTeX, titles without a dot; questions state nothing
 
 
 class HeldOutSampling(SamplingConfig):

@@ -45,7 +45,7 @@ from stages.grpo.rewards import reward_terms
 from stages.models.tokenizers.chat import chat_tokenizer
 from stages.sampling.turns import own_lengths
 
-REVISION = 4  # what the rules alone entail is no deduction
+REVISION = 5  # answers in LaTeX, titles without a dot; questions state nothing
 
 
 class GradeConfig(Config):

@@ -121,7 +121,8 @@ class Timeline:
         """Returns a row for each bar; the columns are those of `HEAD`."""
         rows: list[list[str]] = []
         for bar in self.bars:
-            (begin, end), total = bar.span, bar.span[1] - bar.span[0]
+            begin, end = bar.span
+            total = end - max(0.0, begin)  # the parts are those of the iteration, too
             parts = [bar.of(*_COMPUTES), bar.of("loading", *self._saving), bar.of(*self._store)]
             seconds = [length(merged(part, end)) for part in parts]
             waits_for, ready = bar.ready or ("", begin)

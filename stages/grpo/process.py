@@ -128,7 +128,10 @@ def _centred(group: Sequence[Rewards], pooled: Rewards, config: AdvantageConfig)
     centred = [np.zeros_like(rewards_S) for rewards_S in group]
     for number in range(max(len(rewards_S) for rewards_S in group)):
         with_step = [index for index, rewards_S in enumerate(group) if len(rewards_S) > number]
-        baseline = np.mean([group[index][number] for index in with_step])
-        for index in with_step:
-            centred[index][number] = (group[index][number] - baseline) * leave_one_out_factor(len(with_step), config)
+        rewards = np.array([group[index][number] for index in with_step])
+        if is_uniform(rewards, config):
+            continue  # their mean may differ from them by rounding
+        factor = leave_one_out_factor(len(with_step), config)
+        for index, centred_step in zip(with_step, (rewards - rewards.mean()) * factor, strict=True):
+            centred[index][number] = centred_step
     return centred

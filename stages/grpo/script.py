@@ -23,17 +23,22 @@ def share_in_script(text: str, script: Script) -> float:
     is a run of letters; it is in the script if all its letters are. Each Han character is a word, because Chinese has
     no spaces. Digits, punctuation and accents are ignored.
     """
-    if text.isascii():
-        return float(script == "latin" and _WORD.search(text) is not None)
-    decomposed = unicodedata.normalize("NFKD", text)
-    without_marks = "".join(letter for letter in decomposed if not unicodedata.category(letter).startswith("M"))
-    words = _WORD.findall(without_marks)
-    return sum(all(_script_of(letter) == script for letter in word) for word in words) / len(words) if words else 0.0
+    return _share(text, script) or 0.0
 
 
 def share_outside(text: str, script: Script) -> float:
     """Returns the share of words that are not written in a script; 0 for a text without words."""
-    return 1.0 - share_in_script(text, script) if _WORD.search(text) else 0.0
+    share = _share(text, script)
+    return 0.0 if share is None else 1.0 - share
+
+
+def _share(text: str, script: Script) -> float | None:
+    if text.isascii():
+        return float(script == "latin") if _WORD.search(text) else None
+    decomposed = unicodedata.normalize("NFKD", text)
+    without_marks = "".join(letter for letter in decomposed if not unicodedata.category(letter).startswith("M"))
+    words = _WORD.findall(without_marks)
+    return sum(all(_script_of(letter) == script for letter in word) for word in words) / len(words) if words else None
 
 
 @lru_cache(maxsize=1 << 14)

@@ -14,6 +14,7 @@ from artifacts.schemas import RESULTS
 from artifacts.store.store import Store
 from stages.promotion.fall import find_falls
 from stages.statistics.estimates import (
+    EQUAL,
     Interval,
     estimate_difference,
     paired_differences,
@@ -114,7 +115,7 @@ def decide(
     clears, bar = _clears(config, differences)
     curve, degraded, fall = _judge_curve(config, scores, challenger, before, store)
     promoted, rolled_back = clears and not degraded, degraded > 0
-    best_now = challenger if score > best.score else best
+    best_now = challenger if score > best.score + EQUAL else best
     stands = best_now if rolled_back else challenger if promoted else standing
     reason = (
         f"{'promoted' if promoted else 'refused'}: {config.mode} {config.metric} {score:.4f} against the best so far, "
@@ -161,8 +162,10 @@ def _clears(config: PromoteConfig, differences_P: list[float]) -> tuple[bool, st
     mean = float(np.mean(differences_P))
     if config.tolerance_se:
         bar = 0.0 - config.tolerance_se * standard_error(differences_P)  # not -0
-        return mean >= bar, f"{'at least' if mean >= bar else 'below'} {bar:.3g}"
-    return mean > config.min_gain, f"{'more' if mean > config.min_gain else 'not more'} than {config.min_gain:.3g}"
+        clears = mean >= bar - EQUAL
+        return clears, f"{'at least' if clears else 'below'} {bar:.3g}"
+    clears = mean > config.min_gain + EQUAL
+    return clears, f"{'more' if clears else 'not more'} than {config.min_gain:.3g}"
 
 
 def _judge_curve(

@@ -18,7 +18,7 @@ from stages.statistics.beta import beta_quantile, t_quantile
 _TAIL = 0.025  # probability on each side of a 95% interval
 _NORMAL = NormalDist()
 _Z95 = -_NORMAL.inv_cdf(_TAIL)
-_EQUAL = 1e-9  # smaller differences are due to rounding
+EQUAL = 1e-9  # smaller differences are due to rounding
 _FEW_SUCCESSES = ((50.0, 2.0), (math.inf, 3.0))
 """Pairs (n, k): for sample sizes up to n, Wilson's bound is modified for counts up to k (Brown et al., 4.1.1)."""
 
@@ -66,7 +66,7 @@ def estimate(cluster_means_P: Sequence[float]) -> Interval:
         raise ValueError("an interval of shares needs at least one value, and all values in 0 to 1")
     mean, size, quantile = float(values_P.mean()), float(len(values_P)), _Z95
     variance = float(values_P.var())
-    if np.ptp(values_P) > _EQUAL and not np.isin(values_P, (0.0, 1.0)).all():
+    if np.ptp(values_P) > EQUAL and not np.isin(values_P, (0.0, 1.0)).all():
         size = (size - 1.0) * mean * (1.0 - mean) / variance
         quantile = t_quantile(_TAIL, len(values_P) - 1.0)
     low = _lower(mean, size, quantile)
@@ -137,14 +137,18 @@ def puzzle_scores(results: pl.DataFrame, mode: str, metric: str) -> pl.DataFrame
 
 
 def paired_differences(scores: pl.DataFrame, others: pl.DataFrame) -> list[float]:
-    """Returns `scores` minus `others` for each of the P puzzles that both contain, [P].
+    """Returns `scores` minus `others` for each of the P puzzles that both contain, [P]; 0 where rounding differs only.
+
+    Means of the same accuracies in another order differ in their last bits, and a difference that is not 0 counts as
+    one (see `variance_of_mean`).
 
     Args:
         scores: As `puzzle_scores` returns them.
         others: The scores that are subtracted.
     """
     paired = scores.join(others, on="prompt_id", suffix="_other", maintain_order="left")
-    return (paired["score"] - paired["score_other"]).to_list()
+    differences = pl.col("score") - pl.col("score_other")
+    return paired.select(pl.when(differences.abs() > EQUAL).then(differences).otherwise(0.0))["score"].to_list()
 
 
 def standard_error(values_P: Sequence[float]) -> float:

@@ -56,8 +56,8 @@ class LossMetrics(Document):
     )
     sampler_gap_mean: Measured = Field(
         default=None,
-        description="mean |trainer - sampler| log-probability under the starting weights; null after the first update, "
-        "and if the loss has a temperature of its own",
+        description="mean |trainer - sampler| log-probability under the starting weights; null after the first update "
+        "unless old_logprobs is trainer, and if the loss has a temperature of its own",
     )
     sampler_gap_max: Measured = None
     sampler_ratio_mean: Measured = Field(

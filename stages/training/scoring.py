@@ -28,6 +28,7 @@ def score(job: ScoreJob, device: torch.device, sharded: bool, heartbeat: Callabl
         BadInputError: The batch or the checkpoint is invalid.
     """
     started = time.perf_counter()
+    reset_peak_memory(device)
     shape = read_shape(job.checkpoint_dir)
     batch = TrainerBatch(job.batch_file, shape.vocab_size)
     policy = load_reference(job.checkpoint_dir, shape.vocab_size, job.hardware, device, sharded, heartbeat)
@@ -62,6 +63,12 @@ def batch_logprobs(
     logprobs = torch.full((rows * width,), torch.nan, device=device)
     work.fill(logprobs, batch.steps, lambda flat: policy(policy.inputs(flat, dtype, device), job.temperature)[0])
     return work.merged(logprobs)
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Begins the measurement of `peak_memory_bytes` on a GPU, where one process does several jobs."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
 
 
 def peak_memory_bytes(device: torch.device) -> int:

@@ -38,7 +38,8 @@ class LiveView:
         self._started = self._last_line = time.monotonic()
         self._stage = ""
         self.executed = False
-        self._columns: list[Metric] | None = None
+        self._columns: list[Metric] = []
+        self._wider: list[IterationFigures] = []
         self._run: tuple[RunLayout, Recipe] | None = None
 
     def run_opened(self, store: Store, layout: RunLayout, recipe: Recipe) -> None:
@@ -77,11 +78,19 @@ class LiveView:
         self.executed = False
 
     def show_row(self, figures: IterationFigures, suffix: str) -> None:
-        """Writes one row of the table of iterations, and before the first row the header."""
-        if self._columns is None:
-            self._columns = terminal_columns([figures])
+        """Writes one row of the table of iterations, below a header if no row before had all of its columns."""
+        if self.widened(figures):
             self.line(table_header(self._columns))
         self.line(table_row(figures, self._columns) + suffix)
+
+    def widened(self, figures: IterationFigures) -> bool:
+        """Adds the columns that an iteration has and no earlier row had; returns whether there are any."""
+        columns = terminal_columns([*self._wider, figures])
+        if [metric.key for metric in columns] == [metric.key for metric in self._columns]:
+            return False
+        self._wider.append(figures)
+        self._columns = columns
+        return True
 
     def line(self, text: str) -> None:
         """Writes one line."""

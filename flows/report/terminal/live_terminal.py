@@ -10,7 +10,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from flows.report.figures import IterationFigures, terminal_columns
+from flows.report.figures import IterationFigures
 from flows.report.terminal.live import LiveView, progress_text, table_header, table_row
 from flows.report.text.visible import one_line
 
@@ -54,8 +54,7 @@ class TerminalView(LiveView):
     def show_row(self, figures: IterationFigures, suffix: str) -> None:
         self._newest = figures
         style = "bold green" if figures.promoted else ""
-        if self._columns is None:
-            self._columns = terminal_columns([figures])
+        if self.widened(figures):
             self.console.print(Text(table_header(self._columns), style="bold"), no_wrap=True, crop=True)
         self.console.print(Text(table_row(figures, self._columns) + suffix, style=style), no_wrap=True, crop=True)
 

@@ -18,6 +18,8 @@ from stages.environments.thoughts import answer_start
 
 _MARKER = re.compile(r"(?<![A-Za-z0-9])([A-Z])[*_]{0,3}[.):][*_]{0,3}(?![^\s*_`\"'(\[])")
 _CLOCK = re.compile(r"(?<![0-9])([0-9]{1,2}):([0-9]{2})[ \t]{0,3}([ap])\.?[ \t]?m\b\.?")
+_COMMAND = re.compile(r"\\(?:boxed|text[a-z]*|math[a-z]+)\b")
+_TITLE = re.compile(r"\b(mrs?|ms|dr|prof|sgt|col|capt|lt|rev|st)\.")
 _MARKUP = str.maketrans(dict.fromkeys("*_`\"'“”‘’()[]{}<>\\$", " "))
 _ALTERNATIVE = re.compile(
     r"[/&|]|^\W*(?:and|to|until|through|then|vs|versus)\b(?! not\b)|\b(?:or|either|maybe|perhaps|possibly|otherwise|"
@@ -145,8 +147,8 @@ def _last_segments(text: str) -> dict[str, tuple[str, int]]:
 
 
 def plain(text: str) -> str:
-    """Returns a text in lower case, without markup, with single spaces, and with clock times as `hh:mm am`."""
-    words = " ".join(text.translate(_MARKUP).split()).lower()
+    """Returns a text in lower case, without markup and dots of titles, with single spaces, and times as `hh:mm am`."""
+    words = _TITLE.sub(r"\1", " ".join(_COMMAND.sub(" ", text).translate(_MARKUP).split()).lower())
     return _CLOCK.sub(lambda m: f"{m.group(1):0>2}:{m.group(2)} {m.group(3)}m", words)
 
 

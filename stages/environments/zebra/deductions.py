@@ -103,13 +103,13 @@ class Reasoner:
     def read(self, text: str) -> list[Asserted]:
         """Returns the statements of a text, in order, with verdicts.
 
-        A statement is a whole sentence, or the rest of a sentence after a word such as "so".
+        A statement is a whole sentence, or the rest of a sentence after a word such as "so". Questions state nothing.
         """
         people = people_of(self._puzzle.grid)
         statements: list[Asserted] = []
         verdicts: dict[Clue, StatementVerdict] = {}
         for sentence in _SENTENCE.finditer(text):
-            if len(sentence[0]) > _SENTENCE_CHARACTERS:
+            if len(sentence[0]) > _SENTENCE_CHARACTERS or text[sentence.end() : sentence.end() + 1] == "?":
                 continue
             opening = _OPENING.match(sentence[0])
             start = opening.end() if opening else 0

@@ -141,5 +141,5 @@ class OwnLoss:
 
 def own_metrics(sums: Mapping[str, float]) -> dict[str, float | None]:
     """Returns the means of a user's metrics over a step by name, from the sums of `OwnLoss`."""
-    names = [name for name in sums if name.startswith(OWN) and not name.endswith(_OF)]
+    names = [name.removesuffix(_OF) for name in sums if name.startswith(OWN) and name.count("/") > OWN.count("/")]
     return {name.removeprefix(OWN): sums[name] / max(1.0, sums[f"{name}{_OF}"]) for name in names}

@@ -23,7 +23,7 @@ from stages.training.objectives.objective import OLD
 from stages.training.objectives.values import VALUES
 from stages.training.results import StepMetrics, TrainTotals
 from stages.training.row_memory import check_rows_fit, free_bytes, least_activation_bytes_a_token
-from stages.training.scoring import peak_memory_bytes, score
+from stages.training.scoring import peak_memory_bytes, reset_peak_memory, score
 from stages.training.trainer import Trainer
 from stages.training.trainer_batch import TrainerBatch
 from stages.training.worker_group.events import EventWriter
@@ -96,8 +96,7 @@ class JobRunner:
             events.send("started", steps=len(plan), rows=batch.shape[0], tokens=tokens, load_s=loaded - started)
             if resumed:
                 events.send("resumed", steps=[step.model_dump() for step in resumed])
-        if self._device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self._device)
+        reset_peak_memory(self._device)
         if not resumed:
             trainer.prepare(lambda: self._reference(job, shape, sharded))
             self._free_models()

@@ -45,6 +45,8 @@ def test_ten_strings(name: str) -> None:
         ("- A. the Miss Peach!", "Miss Peach", ""),
         ("A) Miss Peach", "Miss Peach", ""),
         ("A. Miss Peach, because of the rope", "Miss Peach", ""),
+        ("A. \\boxed{Miss Peach}", "Miss Peach", ""),
+        ("A. $\\textbf{Miss Peach}$", "Miss Peach", ""),
         ("A. Mr. Boddy", None, "outside"),
         ("A. Rope", None, "outside"),
         ("A. Miss Peachy", None, "outside"),
@@ -59,6 +61,15 @@ def test_ten_strings(name: str) -> None:
 def test_strict_reads_as_a_person_would(answer: str, value: str | None, note: str) -> None:
     parsed = grade(answer, FIVE_LETTERS, "strict").answers["A"]
     assert (parsed.value, parsed.note, parsed.correct) == (value, note, value == "Miss Peach")
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"), [("Mr. Green", "Mr. Green"), ("Mr Green", "Mr. Green"), ("SGT gray", "Sgt. Gray")]
+)
+def test_strict_reads_a_title_without_its_dot(answer: str, right: str) -> None:
+    puzzle = read_puzzles(VAL)[0]
+    puzzle = replace(puzzle, solution={**puzzle.solution, "A": right})
+    assert grade(f"A. {answer}", puzzle, "strict").answers["A"].correct
 
 
 @pytest.mark.parametrize(

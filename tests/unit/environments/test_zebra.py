@@ -137,7 +137,7 @@ def test_statements_of_a_text_are_counted() -> None:
     text = (
         "Ada lives directly to the left of the keeper of the cat. So Ada lives in the first house; therefore, Bruno is "
         "the keeper of the cat! Bruno lives in the first house. If Ada lives in the second house, nothing fits. "
-        "Ada lives in the sixth house. Bruno is the keeper of the cat."
+        "Ada lives in the sixth house. Bruno is the keeper of the cat. Ada lives in the second house? No."
     )
     assert count_deductions(text, puzzle) == DeductionCounts(4, proved=2, restated=1, open=0, contradicted=1)
     checked = ZEBRA.check(puzzle, minimal=True)

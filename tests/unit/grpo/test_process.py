@@ -47,6 +47,13 @@ def test_steps_of_the_same_number_are_compared() -> None:
     assert [list(of_completion) for of_completion in advantages] == [[1.5, -2.0], [0.0, 2.0], [-1.5]]
 
 
+def test_equal_steps_of_the_same_number_give_exactly_nothing() -> None:
+    """The mean of three 0.1 is not 0.1, and a group with any advantage but 0 is trained."""
+    config = AdvantageConfig(level="process", step_baseline="same_step", scale="none")
+    (advantages,) = step_advantages([[np.array([0.1, 0.3])] * 3], config)
+    assert not np.concatenate(advantages).any()
+
+
 def test_a_group_without_steps_or_with_equal_ones_has_no_signal() -> None:
     config = AdvantageConfig(level="process")
     nothing, equal, mixed = step_advantages([[np.zeros(0)] * 2, [np.ones(3), np.ones(1)], GROUP], config)

@@ -235,4 +235,5 @@ def test_an_unwanted_pattern_overrides_a_right_answer() -> None:
 
 def test_a_text_without_words_is_in_no_foreign_script() -> None:
     assert share_outside("12 + 3", "latin") == 0.0
+    assert share_outside("5\u00b2 = 25 \u2460 \u00bd", "latin") == 0.0, "digits in another form"
     assert share_outside("\u5341 ten", "latin") == 0.5

@@ -62,6 +62,25 @@ def test_iteration_0_has_a_row_of_what_was_measured(
     assert measured and float(row.split()[3]) == pytest.approx(measured.accuracy.mean, abs=5e-4)
 
 
+@pytest.mark.parametrize("view_of", [LiveView, TerminalView])
+def test_a_column_appears_with_the_first_row_that_has_it(
+    made: tuple[Store, RunLayout],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    view_of: type[LiveView],
+) -> None:
+    """Iteration 0 trains nothing, so that most figures are known later."""
+    monkeypatch.setenv("COLUMNS", "300")
+    store, layout = made
+    figures = [iteration_figures(read_iteration(store, layout, number)) for number in range(4)]
+    figures[2].values["phase"] = 1.0
+    view = view_of()
+    for item in figures:
+        view.show_row(item, "")
+    headers = [line for line in capsys.readouterr().err.splitlines() if "promoted" in line]
+    assert ["phase" in line.split() for line in headers] == [False, True]
+
+
 def test_progress_in_words() -> None:
     assert progress_text("sample 3", 2, 8, {"starting": 1.0}) == "sample 3: starting the engine"
     assert progress_text("finetune 3", 1, 2, {"loss": 0.125}) == "finetune 3: 1 of 2, loss 0.125"

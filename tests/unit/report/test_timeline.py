@@ -121,6 +121,8 @@ def test_a_state_that_is_stored_beside_the_next_iteration(record: RunRecord, mad
     assert bar.span == pytest.approx((17 - 25, 41 - 25)) and bar.of("store") == [pytest.approx((-4, 16))]
     trained = next(bar for bar in second.bars if bar.name == "finetune")
     assert trained.ready == (f"{STATE} 1", pytest.approx(16))
+    row = second.rows()[second.bars.index(bar)]
+    assert row[-2:] == ["16.0", ""], "of the part in this iteration, all is the store's"
     # Of its 25 s: half a second of `grade`, 3 s for the state, 1 s of `finetune`, 1 s of `promote`.
     assert second.shares()["store"] == pytest.approx(5.5 / 25)
 

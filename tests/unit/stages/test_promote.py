@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from huggingface_hub import ModelCard
@@ -383,6 +384,24 @@ def test_readers_of_the_pointer_see_the_old_or_the_new(tmp_path: Path) -> None:
     stop.set()
     reader.join()
     assert seen and all(data in versions for data in seen)
+
+
+def test_equal_totals_are_not_better(tmp_path: Path) -> None:
+    """The sum of the differences of accuracies k/6 is 0 only but for rounding."""
+    store, draw = Store.open(str(tmp_path / "store")), np.random.default_rng(0)
+    layout = make_run(store, iterations=1)
+    report = Artifact.at(store, layout.iteration(1, "report"))
+    sampled = report.read_table("results.parquet", RESULTS).filter(pl.col("mode") == "sampled")
+    decision: PromotionDecision | None = None
+    for number in range(20):
+        counts = draw.permutation(np.arange(len(sampled)) % 7) / 6
+        attempt = ArtifactAddress(store, f"equal/{number}", Report).attempt(Identity.of("evaluate", 1, {"of": number}))
+        attempt.write_table("results.parquet", sampled.with_columns(accuracy=pl.Series(counts)), RESULTS)
+        made = attempt.publish({})
+        checkpoint = Ref[Checkpoint](**report.manifest.inputs["weights"])
+        decision = decide(PromoteConfig(), checkpoint, made, number, decision, store)
+        assert decision.promoted == (number == 0), decision.reason
+        assert decision.best.iteration == 0
 
 
 def _decided(

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import polars as pl
 import pytest
 
 from stages.statistics.estimates import (
@@ -10,6 +11,8 @@ from stages.statistics.estimates import (
     chosen_quantile,
     estimate,
     estimate_difference,
+    paired_differences,
+    puzzle_scores,
     standard_error,
     variance_of_mean,
 )
@@ -132,6 +135,22 @@ def test_the_quantile_of_a_choice_by_sampling(number: int) -> None:
     noise = np.random.default_rng(number).standard_normal((20_000, number + 1))
     apart = (noise[:, 1:].max(axis=1) - noise[:, 0]) / math.sqrt(2.0)
     assert np.mean(apart <= chosen_quantile(number)) == pytest.approx(0.975, abs=0.004)
+
+
+def test_the_same_answers_in_another_order_differ_in_nothing() -> None:
+    """Their means differ in the last bits; a difference that is not 0 would count as one puzzle of another result."""
+    draw = np.random.default_rng(0)
+    answers = draw.integers(0, 7, (64, 4)) / 6
+    one, other = (
+        puzzle_scores(
+            pl.DataFrame({"prompt_id": np.repeat(np.arange(64), 4), "mode": "sampled", "accuracy": values.ravel()}),
+            "sampled",
+            "accuracy",
+        )
+        for values in (answers, draw.permuted(answers, axis=1))
+    )
+    assert (one["score"] != other["score"]).any()
+    assert not any(paired_differences(one, other))
 
 
 def test_standard_errors() -> None:

@@ -52,14 +52,14 @@ def test_gspo_as_a_user_writes_it_is_the_built_in_one(
 
 
 def test_metrics_are_means_over_tokens_or_completions(checkpoint: Path, tmp_path: Path) -> None:
-    code = "def loss(x):\n    return -x.new, {'tokens': x.lengths, 'ones': x.mask * 3, 'advantage': x.advantages}\n"
+    code = "def loss(x):\n    return -x.new, {'tokens': x.lengths, 'ones': x.mask * 3, 'of': x.advantages}\n"
     columns = tree_batch(5, [1, 2])
     (step,), _ = train(
         checkpoint, tmp_path, columns, epochs=1, loss=LossConfig(function=written(tmp_path, code)), micro_batch_tokens=9
     )
     mask = columns["completion_mask"] > 0
     completions = len(set(columns["segment_ids"][mask].tolist()))
-    expected = {"tokens": mask.sum() / completions, "ones": 3.0, "advantage": columns["advantages"][mask].mean()}
+    expected = {"tokens": mask.sum() / completions, "ones": 3.0, "of": columns["advantages"][mask].mean()}
     assert step.own == pytest.approx({name: float(value) for name, value in expected.items()}, rel=1e-5)
     texts, _ = train(checkpoint, tmp_path, columns, epochs=1, loss=LossConfig(kind="cross_entropy"))
     assert step.loss == pytest.approx(texts[0].loss, rel=1e-6)
