@@ -78,7 +78,7 @@ class ArtifactAddress(Generic[K]):
         Raises:
             IdentityMismatchError: The artifact that is published here was made with another config or other inputs.
             IntegrityError: The manifest is damaged.
-            NotPublishedError: There is none, and the address `must_exist`.
+            NotPublishedError: There is none that may stay, and the address `must_exist`.
             StoreError: The store cannot be read, so it is not known whether there is an artifact.
         """
         self._looked_up_at = time.perf_counter()
@@ -90,13 +90,16 @@ class ArtifactAddress(Generic[K]):
             return None
         manifest = Manifest.from_bytes(data, f"{self.store.url}/{manifest_key(self.key)}")
         if self.refresh and self.refresh.outdates(manifest, identity):
+            if self.must_exist:
+                raise NotPublishedError(self.key)
             self.store.write_bytes(f"{self.key}/{manifest.attempt}/{REFRESHED_NAME}", data)
             if not self._is_still(data):
                 return self.find_manifest(identity)  # another process has made it again meanwhile
             self.store.delete(manifest_key(self.key))
             return None
-        if manifest.identity_digest != identity.digest:
-            changes = differences(manifest.identity.model_dump(), identity.model_dump())
+        if manifest.identity_digest == identity.digest:
+            return manifest
+        if changes := differences(manifest.identity.model_dump(), identity.model_dump()):  # else a new setting is null
             only_inputs = all(change.startswith("inputs.") for change in changes)
             raise IdentityMismatchError(
                 f"{self.store.url}/{self.key}",

@@ -28,6 +28,10 @@ def is_published(store: Store, key: str) -> bool:
     return store.exists(manifest_key(key))
 
 
+class NothingPublishedError(BadInputError):
+    """A key has no artifact: it is wrong, or the artifact is being made again."""
+
+
 class Artifact:
     """A published artifact, opened for reading."""
 
@@ -59,13 +63,13 @@ class Artifact:
             kind: Kind that the artifact must have; None for any kind.
 
         Raises:
-            BadInputError: No artifact is published under the key.
+            NothingPublishedError: No artifact is published under the key.
             IntegrityError: The manifest is damaged, or belongs to an artifact of another kind.
         """
         try:
             data = store.read_bytes(manifest_key(key))
         except MissingKeyError as error:
-            raise BadInputError(
+            raise NothingPublishedError(
                 f"{store.url}/{key}", "no manifest", "a published artifact", "check the address with `deerstalker show`"
             ) from error
         manifest = Manifest.from_bytes(data, f"{store.url}/{manifest_key(key)}")

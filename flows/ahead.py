@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from artifacts.errors import DeerstalkerError, IdentityMismatchError
+from artifacts.errors import DeerstalkerError, IdentityMismatchError, TransientError
 from artifacts.reading import Artifact, is_published
 from artifacts.refs import Checkpoint, Decision, Puzzles, Ref, Rollouts
+from artifacts.store.store import Store
 from flows.checks.overlap import Role
 from flows.session.session import Session
 from stages.promote import weights_after
@@ -135,13 +136,20 @@ def _rolled_back(session: Session, n: int) -> bool:
     )
 
 
+def _is_there(store: Store, key: str) -> bool:
+    """Returns whether an artifact is published; not yet while the store does not answer."""
+    with suppress(TransientError):
+        return is_published(store, key)
+    return False
+
+
 def _wait_for(session: Session, key: str, whom: str) -> None:
     """Waits until another flow run has published an artifact of this run."""
     limit_s = session.ctx.profile.stage_timeout_s
     n, part = session.layout.iteration_of(key), key.rpartition("/")[2]
     where = "before iteration 1" if n is None else f"iteration {n}"
     begun = time.monotonic()
-    while not is_published(session.ctx.store, key):
+    while not _is_there(session.ctx.store, key):
         if (waited_s := time.monotonic() - begun) > limit_s:
             raise DeerstalkerError(
                 where, f"no {part} after {waited_s:.0f} s of waiting for {whom}", "",

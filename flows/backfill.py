@@ -240,6 +240,8 @@ def _evaluated(
             return report
         finally:
             free.put(ctx)
+            if len(pool) == 1:
+                first.permit.stage_ended()
 
     def abandon() -> None:
         first.permit.close()  # all of them share it

@@ -134,13 +134,10 @@ def opened(request: RunRequest) -> Generator[Session]:
         (check_recipe if samples_only else freeze_recipe)(store, layout, session.recipe)
 
     refresh = request.refresh if frozen else []  # a run that has not begun has nothing to refresh
-    with (
-        suppress(LastStageDone),
-        opened_run(
-            store, layout, written, profile, refresh, role=request.role, stop_after=request.stop_after,
-            before_writing=before_writing,
-        ) as session,
-    ):  # fmt: skip
+    with opened_run(
+        store, layout, written, profile, refresh, role=request.role, stop_after=request.stop_after,
+        before_writing=before_writing,
+    ) as session:  # fmt: skip
         yield session
 
 
@@ -308,7 +305,7 @@ def opened_stages(
         ):
             permit.enders.append(ctx.close)
             stages = make(ctx, live, permit)
-            with ctx.disks.explaining(), stages.states.until_published():
+            with ctx.disks.explaining(), suppress(LastStageDone), stages.states.until_published():
                 yield stages
     except DeerstalkerError as error:
         if str(scratch.path) in str(error):  # the error names a log of the engine or the trainer

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping
 
 from artifacts.documents.self_checksum import check_sealed_list, sealed_list
-from artifacts.store.store import Store
+from artifacts.store.store import MissingKeyError, Store
 
 SUMS_NAME = "SHA256SUMS"
 
@@ -15,12 +15,24 @@ SUMS_NAME = "SHA256SUMS"
 def write_files(store: Store, folder: str, files: Mapping[str, bytes]) -> None:
     """Writes files that may be overwritten later, and the list of their checksums last.
 
-    The old list is deleted first, so that a command that is killed in between leaves no list instead of a wrong one.
+    The old list is deleted first, so that a command that is killed in between leaves no list instead of a wrong one. Of
+    two commands that write at the same time, the one whose list stays writes its files again where the other's stand.
     """
-    store.delete(f"{folder}/{SUMS_NAME}")
+    sums_key, sums = f"{folder}/{SUMS_NAME}", sums_of(files)
+    store.delete(sums_key)
     for name, data in files.items():
         store.write_bytes(f"{folder}/{name}", data)
-    store.write_bytes(f"{folder}/{SUMS_NAME}", sums_of(files))
+    store.write_bytes(sums_key, sums)
+    for name, data in files.items():
+        if _holds(store, sums_key, sums) and not _holds(store, f"{folder}/{name}", data):
+            store.write_bytes(f"{folder}/{name}", data)
+
+
+def _holds(store: Store, key: str, data: bytes) -> bool:
+    try:
+        return store.read_bytes(key) == data
+    except MissingKeyError:
+        return False
 
 
 def sums_of(files: Mapping[str, bytes]) -> bytes:

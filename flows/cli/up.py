@@ -13,6 +13,7 @@ from cyclopts.validators import Number
 
 from artifacts.errors import BadInputError
 from artifacts.local.full_disk import DiskWatch, temporary_folder
+from artifacts.store import location
 from artifacts.store.location import DATA_FOLDER, DEFAULT_STORE
 from artifacts.store.store import Store
 from flows.cli.console.options import STORED, Flag, Optional, Stored
@@ -188,7 +189,9 @@ def _crash_runs_of_ended_workers(record: InstallationRecord) -> bool:
 
 def down(*, options: Stored = STORED) -> None:
     """Stops the worker with its flows, then the server."""
-    home = prepare_server_environment(local_folder(Store.open(options.store, writable=False)))
+    # A store that is no folder is not asked: it need not answer.
+    store = Store.open(options.store, writable=False) if location.local_folder(options.store) else None
+    home = prepare_server_environment(local_folder(store))
     ended: list[str] = []
     if InstallationRecord.read(home):  # without one, nothing runs, and the folder is not even made
         with installation_lock(home):

@@ -55,20 +55,22 @@ def load_settings(model: type[M], folder: str, name: str, overrides: Sequence[st
         text = data.decode()
     except UnicodeDecodeError as error:
         raise BadInputError(name, f"not TOML (byte {error.start + 1} is not UTF-8)", "a TOML file") from error
-    return validate(model, overridden(parse_toml(text, name, "a TOML file"), overrides), name)
+    option = "--set-profile" if folder == "profiles" else "--set"
+    return validate(model, overridden(parse_toml(text, name, "a TOML file"), overrides, option), name)
 
 
-def overridden(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def overridden(data: dict[str, Any], overrides: Sequence[str], option: str = "--set") -> dict[str, Any]:
     """Applies changes to settings, `section.key=value` each, and returns the settings with each "null" as None.
 
-    TOML has no null, so the string "null" represents it. `data` is changed.
+    TOML has no null, so the string "null" represents it. `data` is changed. Errors name the option of the command.
 
     Raises:
         BadInputError: A change is not `key=value`, uses a value as a section, or is nested too deeply.
     """
     for override in overrides:
-        _apply(data, override)
-        check_plain(data, _named(override), "section.key=value")
+        where = f"{option} {override if len(override) < _MOST_SHOWN else override[:_MOST_SHOWN] + '...'}"
+        _apply(data, override, where)
+        check_plain(data, where, "section.key=value")
     return {key: _with_nulls(value) for key, value in data.items()}
 
 
@@ -125,24 +127,19 @@ def _hint(model: type[BaseModel], problem: ErrorDetails) -> str:
     return did_you_mean(value, names) if isinstance(value, str) else ""
 
 
-def _apply(data: dict[str, Any], override: str) -> None:
+def _apply(data: dict[str, Any], override: str, where: str) -> None:
     path, equals, text = override.partition("=")
     if not equals or not path.strip():
         form = "section.key=value, for instance finetune.learning_rate=1e-5"
-        raise BadInputError(_named(override), "no key=value", form)
+        raise BadInputError(where, "no key=value", form)
     *parents, leaf = path.strip().split(".")
     table = data
     for parent in parents:
         child = table.setdefault(parent, {})
         if not isinstance(child, dict):
-            raise BadInputError(_named(override), f"{parent} is a value", "a section")
+            raise BadInputError(where, f"{parent} is a value", "a section")
         table = child
-    table[leaf] = parsed_value(text, _named(override))
-
-
-def _named(override: str) -> str:
-    """Returns the name of a change in error messages."""
-    return f"--set {override if len(override) < _MOST_SHOWN else override[:_MOST_SHOWN] + '...'}"
+    table[leaf] = parsed_value(text, where)
 
 
 def parsed_value(text: str, where: str) -> Any:

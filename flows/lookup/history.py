@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -11,7 +12,7 @@ from artifacts.errors import BadInputError
 from artifacts.identity import sha256_json
 from artifacts.layout import RUNS, RunLayout, artifact_of, is_run_name
 from artifacts.manifest import Manifest
-from artifacts.reading import Artifact, is_published
+from artifacts.reading import Artifact, NothingPublishedError, is_published
 from artifacts.refs import Critic, Kind, PassRates, Puzzles, Report, Texts
 from artifacts.store.keys import shown
 from artifacts.store.store import MissingKeyError, Store
@@ -352,7 +353,11 @@ def read_iteration(store: Store, layout: RunLayout, number: int) -> IterationRec
     required = {PARTS[stage] for stage in (REQUIRED if number else MEASURING)}
     keys = {part: layout.iteration(number, part) for part in (KINDS if number else required)}
     kinds = {key: KINDS[part] for part, key in keys.items() if part in required or is_published(store, key)}
-    return _iteration(layout, number, read_manifests(store, kinds, None))
+    made = read_manifests(store, kinds, None)
+    for part in sorted(required):
+        if keys[part] not in made:
+            Artifact.at(store, keys[part])
+    return _iteration(layout, number, made)
 
 
 def _iteration(layout: RunLayout, number: int, made: Mapping[str, Manifest]) -> IterationRecord:
@@ -365,19 +370,18 @@ def _iteration(layout: RunLayout, number: int, made: Mapping[str, Manifest]) -> 
 def read_manifests(
     store: Store, kinds: Mapping[str, type[Kind] | None], damaged: list[Damage] | None
 ) -> dict[str, Manifest]:
-    """Returns manifests by the keys of their artifacts.
+    """Returns manifests by the keys of their artifacts, without those that are gone: removed, to be made again.
 
     Args:
         kinds: The kind that each artifact must have; None for any.
         damaged: A list to which unreadable artifacts are added; they are left out.
 
     Raises:
-        BadInputError: A key has no manifest.
         IntegrityError: An artifact is unreadable, and `damaged` is None.
     """
 
     def read(key: str) -> Manifest | None:
-        with noted(damaged, key):
+        with noted(damaged, key), suppress(NothingPublishedError):
             return Artifact.at(store, key, kinds[key]).manifest
         return None
 

@@ -143,5 +143,6 @@ class Session(Stages):
             refresh = replace(refresh, any_config=True)
         if number in self._replaced:
             refresh = replace(refresh or Refresh({}, _NEVER), replaced=(self._replaced[number],))
-        label, must_exist = _iteration_label(number), number <= self._looked_up and not refresh
+        label = _iteration_label(number)
+        must_exist = number <= self._looked_up and not self.refresh.unfinished and number not in self._replaced
         return ArtifactAddress(self.ctx.store, key, kind, refresh, self.before_writing, label, must_exist=must_exist)

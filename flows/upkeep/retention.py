@@ -28,7 +28,7 @@ from artifacts.manifest import Manifest
 from artifacts.reading import Artifact, is_published
 from artifacts.refresh import Refreshes
 from artifacts.refs import Checkpoint, Ref
-from artifacts.store.keys import MissingKeyError
+from artifacts.store.keys import MissingKeyError, is_key
 from artifacts.store.store import Store
 from artifacts.verification import Damage, damage_error, noted
 from flows.lookup.history import read_manifests, read_run, run_names
@@ -96,7 +96,8 @@ def plan(store: Store, rule: Retention, runs: Sequence[str] = (), damaged: list[
     """
     unreadable: list[Damage] = []
     named = _named(store, unreadable)
-    all_of_runs = [removal for run in runs or run_names(store) for removal in _of_run(store, run, rule, damaged)]
+    chosen = dict.fromkeys(runs or run_names(store))
+    all_of_runs = [removal for run in chosen for removal in _of_run(store, run, rule, damaged)]
     removals = [removal for removal in all_of_runs if removal.manifest is None or removal.key not in named]
     if unreadable and any(map(_may_be_named, removals)):
         if damaged is None:
@@ -134,7 +135,7 @@ def _named(store: Store, damaged: list[Damage]) -> set[str]:
             if pretrain := (recipe.get("value") or {}).get("pretrain"):
                 for number in range(pretrain["first"], pretrain["last"] + 1):
                     named |= _of_iteration(pretrain["run"], number, "rollouts")
-    for key in filter(is_within, sorted(named)):
+    for key in (key for key in sorted(named) if is_within(key) and is_key(key)):  # a path may begin like a key
         with noted(damaged, key):
             if is_published(store, key) and holds_adapter(manifest := Artifact.at(store, key).manifest):
                 named.add(manifest.inputs[BASE]["key"])

@@ -86,10 +86,10 @@ def print_damaged_json(document: Mapping[str, Any], store: Store, damaged: Seque
     fail_if_damaged(store, damaged, json=True)
 
 
-def local_folder(store: Store) -> Path:
+def local_folder(store: Store | None) -> Path:
     """Returns the folder for local files other than artifacts.
 
-    It is PREFECT_HOME if that is set, else `.prefect` in a directory store or the default store.
+    It is PREFECT_HOME if that is set, else `.prefect` in a directory store or, also without a store, the default store.
 
     Raises:
         StoreError: The folder, or an entry of it, is a symbolic link, so that files would be written elsewhere; or it
@@ -97,7 +97,10 @@ def local_folder(store: Store) -> Path:
     """
     if home := os.environ.get("PREFECT_HOME"):
         return Path(home)
-    folder, elsewhere = store.local_path(".prefect") or Path(DATA_FOLDER) / ".prefect", "or let PREFECT_HOME name"
+    folder, elsewhere = (
+        (store and store.local_path(".prefect")) or Path(DATA_FOLDER) / ".prefect",
+        "or let PREFECT_HOME name",
+    )
     try:
         links = [path for path in (folder, *(folder.iterdir() if folder.is_dir() else ())) if path.is_symlink()]
     except PermissionError as error:

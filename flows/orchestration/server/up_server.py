@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -97,6 +98,7 @@ def ensure_server(
         return record, None
     if external:
         return _record_external_server(record, home, external), None
+    known = _known_auth(record)
     with database_lock(home) as (lock, alone_since):
         path = _write_own_auth(home, record, local)
         auth = read_auth_string(path) if path else None
@@ -105,7 +107,7 @@ def ensure_server(
         # Recorded first, because stopping the old worker may fail.
         new = {"server": started, "auth": path, "host": host}
         record.model_copy(update=new).write(home)
-        record = _replace_server(record, url).model_copy(update=new)
+        record = _replace_server(record, url, same_auth=auth == known).model_copy(update=new)
     record.write(home)
     return record, alone_since
 
@@ -113,12 +115,13 @@ def ensure_server(
 def _record_external_server(record: InstallationRecord, home: Path, external: ExternalServer) -> InstallationRecord:
     """Waits for an external server and writes and returns its record; its auth string goes to a private file."""
     known = record.auth_string if record.url == external.url and not record.server else None
-    auth = external.auth or known or os.environ.get(CLIENT_VARIABLE) or None
+    given, path = external.auth or known, None
+    auth = given or os.environ.get(CLIENT_VARIABLE) or None
     wait_for_external_server(external.url, auth)
-    record, path = _replace_server(record, external.url), None
-    if auth and (external.auth or known):
+    record = _replace_server(record, external.url, same_auth=given == _known_auth(record))
+    if given:
         path = home.resolve() / "auth-string-elsewhere"
-        write_private(path, auth + "\n")
+        write_private(path, given + "\n")
     record = record.model_copy(update={"auth": path})
     record.write(home)
     return record
@@ -162,9 +165,16 @@ def remove_external_password(record: InstallationRecord) -> None:
         record.auth.unlink(missing_ok=True)
 
 
-def _replace_server(record: InstallationRecord, url: str) -> InstallationRecord:
-    """Returns the record for a new server at `url`; if the address changes, stops the worker of the old server."""
-    if record.url == url:
+def _known_auth(record: InstallationRecord) -> str | None:
+    """Returns the auth string that the worker of the last `up` has; None without one, or if its file is gone."""
+    with suppress(BadInputError):
+        return record.auth_string
+    return None
+
+
+def _replace_server(record: InstallationRecord, url: str, *, same_auth: bool) -> InstallationRecord:
+    """Returns the record for a new server at `url`; if address or auth string change, stops the old worker."""
+    if record.url == url and same_auth:
         return record.model_copy(update={"server": None, "host": None})
     remove_external_password(record)
     if record.worker:

@@ -302,3 +302,11 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def test_a_new_setting_that_is_null_counts_as_missing(address: ArtifactAddress[Grades]) -> None:
+    """So a run goes on with a release that has the setting (ARCHITECTURE.md)."""
+    made = publish(address)
+    assert address.find(Identity.of("grade", 1, {"size": 3, "new": None})) == made
+    with pytest.raises(IdentityMismatchError, match="new: None -> 1"):
+        address.find(Identity.of("grade", 1, {"size": 3, "new": 1}))

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from artifacts.address import ArtifactAddress
+from artifacts.address import ArtifactAddress, NotPublishedError
 from artifacts.errors import BadInputError, IdentityMismatchError, IntegrityError
 from artifacts.identity import Identity
 from artifacts.layout import RunLayout
@@ -205,3 +205,12 @@ def test_in_a_run_with_stages_other_settings_are_like_other_inputs() -> None:
     address = ArtifactAddress(store, "g", Grades, replace(refresh, any_config=True))
     assert address.find(Identity.of("sample", 1, {"max_tokens": 96})) is not None
     assert address.find(Identity.of("sample", 1, {"max_tokens": 160})) is None
+
+
+def test_what_must_exist_is_not_refreshed_where_it_is_only_looked_up() -> None:
+    store = run_of(2, "memory://refresh-looked-up")
+    key, identity = LAYOUT.iteration(1, "grades"), Identity.of("grade", 1, {"n": 0})
+    with pytest.raises(NotPublishedError):
+        ArtifactAddress(store, key, Grades, refresh_of("grade"), must_exist=True).find(identity)
+    assert is_published(store, key)
+    assert ArtifactAddress(store, key, Grades, refresh_of("grade")).find(identity) is None

@@ -106,6 +106,7 @@ ON_MACHINE = (
         (["train", "--set", "finetune.nope=1"], "finetune.nope"),
         (["train", "--set", "iterations=-1"], "iterations"),
         (["train", "--set", "iterations"], "section.key=value"),
+        (["train", "--set-profile", "retries"], "--set-profile retries: no key=value"),
         (["train", "--profile", "nope"], "profile 'nope'"),
         (["train", "--run", "a/b"], "run name"),
         (["train", "--run", ".a"], "beginning with a letter or a digit"),

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from artifacts import verification
 from artifacts.address import ArtifactAddress
+from artifacts.documents.checksums import SUMS_NAME, sums_of, write_files
 from artifacts.documents.self_checksum import sealed_json
 from artifacts.errors import BadInputError, IntegrityError
 from artifacts.identity import Identity
@@ -20,6 +22,7 @@ from artifacts.refs import Batch, Checkpoint, Decision, OptimizerState, Ref, Rol
 from artifacts.store.store import Store
 from artifacts.verification import Damage, verify
 from flows.cli.app import run_command
+from flows.lookup import history
 from flows.lookup.history import read_run
 from flows.report.html.run_report import report_files
 from flows.report.run_view import RunView
@@ -81,6 +84,51 @@ def _publish(
     attempt = address.attempt(identity)
     attempt.write_bytes("data.bin", identity.digest.encode() * (size // 64 + 1))
     return attempt.publish({"steps": []}, **inputs)
+
+
+def test_a_path_in_a_recipe_that_begins_like_a_key_is_none(linked: tuple[Store, RunLayout]) -> None:
+    store, layout = linked
+    recipe = json.loads(store.read_bytes(layout.recipe))
+    recipe["puzzles"]["puzzle"] = {"environment": "file", "path": "puzzles/my questions.jsonl"}
+    write_files(store, layout.root, {"recipe.json": json.dumps(recipe).encode()})
+    rule = Retention(parts=ALL, keep_last=1, keep_every=0, keep_for="regrade")
+    assert (once := plan(store, rule, ["linked"])), "where all recipes are readable"
+    assert plan(store, rule, ["linked", "linked"]) == once, "a name that is given twice counts once"
+
+
+def test_a_manifest_that_goes_between_listing_and_reading_is_left_out(
+    linked: tuple[Store, RunLayout], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refresh removes manifests of a run that others look at."""
+    store, layout = linked
+
+    def listed_before(*arguments: Any) -> list[str]:
+        keys = verification.listed(*arguments)
+        store.delete(manifest_key(layout.iteration(6, "report")))
+        return keys
+
+    monkeypatch.setattr(history, "listed", listed_before)
+    assert "evaluate" not in read_run(store, "linked").iterations[6].manifests
+    with pytest.raises(BadInputError, match="no manifest"):
+        history.read_iteration(store, layout, 6)
+
+
+def test_two_writers_of_one_folder_leave_files_and_a_list_that_agree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, others = Store.open(str(tmp_path)), [{"a": b"other", "b": b"other"}]
+    write = Store.write_bytes
+
+    def interrupted(store: Store, key: str, data: bytes) -> None:
+        if key.endswith(SUMS_NAME) and others:
+            write_files(store, "runs/r/report", others.pop())
+        write(store, key, data)
+
+    monkeypatch.setattr(Store, "write_bytes", interrupted)
+    files = {"a": b"one", "b": b"one"}
+    write_files(store, "runs/r/report", files)
+    assert {name: store.read_bytes(f"runs/r/report/{name}") for name in files} == files
+    assert store.read_bytes(f"runs/r/report/{SUMS_NAME}") == sums_of(files)
 
 
 def test_prune_spares_the_ancestors_of_what_stands_and_the_last(linked: tuple[Store, RunLayout]) -> None:

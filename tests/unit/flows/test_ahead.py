@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from artifacts.address import ArtifactAddress
-from artifacts.errors import BadInputError, DeerstalkerError, IdentityMismatchError
+from artifacts.errors import BadInputError, DeerstalkerError, IdentityMismatchError, TransientError
 from artifacts.identity import Identity
 from artifacts.layout import MANIFEST_NAME, RunLayout
 from artifacts.reading import Artifact
@@ -183,6 +183,22 @@ def test_waiting_for_the_other_half_ends(store: Store, tmp_path: Path) -> None:
     trained, run = Trained(store), session(store, tmp_path, "stage_timeout_s=0.6")
     with pytest.raises(DeerstalkerError, match=r"iteration 1: no rollouts after . s of waiting for the sampler"):
         overlapped(trained, run, PUZZLES, trained.first, 1, LAST, "trainer")
+
+
+def test_a_store_that_does_not_answer_is_waited_for(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([TransientError("s3://b", "timed out"), True])
+
+    def answer(*_: object) -> bool:
+        if isinstance(item := next(answers), Exception):
+            raise item
+        return item
+
+    monkeypatch.setattr(ahead, "is_published", answer)
+    monkeypatch.setattr(ahead, "_POLL_S", 0.01)
+    ahead.wait_for_start(session(store, tmp_path))
+    assert next(answers, None) is None
 
 
 def test_a_sampler_waits_for_the_pass_rates_that_the_trainer_measures(store: Store, tmp_path: Path) -> None:

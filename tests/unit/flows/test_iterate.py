@@ -1,6 +1,7 @@
 """How far `iterate --more` goes: as far as its first attempt would have, however much a refresh has redone since."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -9,10 +10,11 @@ from artifacts.errors import BadInputError
 from artifacts.identity import Identity
 from artifacts.layout import RunLayout
 from artifacts.refresh import Refreshes, RefreshRequest
-from artifacts.refs import Decision
+from artifacts.refs import Decision, Grades
 from artifacts.store.store import Store
 from flows.cli.train import with_last
 from flows.iterate import IterateRequest, iterations_done
+from tests.support.sessions import made_session
 
 LAYOUT = RunLayout("again")
 
@@ -75,3 +77,12 @@ def test_an_interrupted_command_is_told_where_it_ends(
     decide(store, 4)
     assert with_last(until, store, LAYOUT) == until
     assert capsys.readouterr().err == "" and told == [change]
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_refresh_that_is_done_slows_no_resume(tmp_path: Path, done: bool) -> None:
+    """Old iterations are looked up without task runs, unless something in them is to be made again."""
+    run = made_session(Store.open(str(tmp_path)), tmp_path, LAYOUT, [], published=30)
+    run.refresh = Refreshes((RefreshRequest(("grade",), datetime.now(UTC), done=done),))
+    assert run.at(1, "grades", Grades).must_exist == done
+    assert not run.at(29, "grades", Grades).must_exist

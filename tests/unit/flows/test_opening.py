@@ -1,5 +1,6 @@
 """Stages that a command names: those that the run does not have are refused before anything is stored."""
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from pydantic import ValidationError
 from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.layout import RunLayout
+from artifacts.local import full_disk
 from artifacts.store.store import Store
 from flows.backfill import BackfillRequest, backfill
 from flows.benchmark import BenchmarkRequest, benchmark
@@ -20,6 +22,7 @@ from flows.merging import MergeRequest, merge_checkpoints
 from flows.opening import RunRequest, opened
 from flows.puzzle_set import PuzzleSetRequest, make_puzzles
 from flows.session.frozen import freeze_recipe
+from flows.session.saving import LastStageDone
 from flows.train import train
 from stages.models.merging.config import MergedModel
 from tests.support.made_run import make_run
@@ -57,6 +60,15 @@ def test_the_command_that_began_a_run_continues_it_whatever_it_names(begun: RunR
         with pytest.raises(KeyboardInterrupt), opened(request) as run:
             assert [one.names for one in run.refresh.requests] == [("grade", "grade@2")]
             raise KeyboardInterrupt
+
+
+def test_a_run_that_was_to_stop_has_not_failed_where_a_disk_is_full(
+    begun: RunRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk of another folder may be full by now; all stages have ended."""
+    monkeypatch.setattr(full_disk, "_refusal", lambda _: errno.ENOSPC)
+    with opened(begun):
+        raise LastStageDone("sample")
 
 
 @pytest.mark.parametrize("name", ["rate@1", "pretrain@1", "sft@1", "distil@1"])
