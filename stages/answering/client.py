@@ -6,7 +6,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
@@ -30,6 +30,8 @@ _LONGEST_RETRY_AFTER_S = 3600.0
 _LONGEST_WORDS = 400
 """Largest number of characters of a provider's message that an error quotes."""
 _CHECK_TIMEOUT_S = 30.0
+OF_REQUEST = (400, 413, 422)
+"""HTTP statuses of refusals that may depend on the prompt; others tell of key, account, model or server."""
 _OF_TRANSPORT = ("content-encoding", "content-length", "transfer-encoding")
 """Headers that describe the transfer of a response, which are wrong for its decoded content."""
 
@@ -48,7 +50,7 @@ class RefusedError(Exception):
 
 
 class LostError(Exception):
-    """A request had no reply after all its retries.
+    """A request had no reply.
 
     Args:
         attempts: Number of attempts.
@@ -179,7 +181,7 @@ class ApiClient:
             raise BadInputError(self._where, problem, expected, "correct base_url, or start the server") from error
         try:
             listed = json.loads(content)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             problem = f"{base_url} is not an API: GET /models answers {content[:40]!r}"
             raise BadInputError(self._where, problem, expected, "correct base_url") from error
         entries = objects_in(listed.get("data") if isinstance(listed, dict) else listed)
@@ -189,7 +191,7 @@ class ApiClient:
             problem = f"{base_url} has no model {self._request.model!r}{hint}"
             raise BadInputError(self._where, problem, f"one of its {len(names)} models", "correct model")
 
-    async def ask(self, prompt: str, sample: int, token: str) -> Reply:
+    async def ask(self, prompt: str, sample: int, token: str, lost: Callable[[bool], Awaitable[bool]]) -> Reply:
         """Asks one question, retries after transient failures, and returns the reply.
 
         Args:
@@ -197,10 +199,12 @@ class ApiClient:
             sample: Index of the sample.
             token: Value of the header `Idempotency-Key`, the same for every attempt at this sample of this prompt. A
                 provider that supports it charges once for a repeated question.
+            lost: Called after an attempt without a reply that the provider may charge for, with whether retries are
+                left; returns whether the next one may begin.
 
         Raises:
             RefusedError: The provider refuses the request.
-            LostError: There was no reply after all retries.
+            LostError: There was no reply after all retries, or after those that `lost` allowed.
         """
         charged = 0
         for attempt in range(self._access.retries + 1):
@@ -209,7 +213,10 @@ class ApiClient:
                 reply = await self._asked(prompt, sample, token)
             except _PassingError as error:
                 charged += error.charged
-                if attempt == self._access.retries:
+                goes_on = attempt < self._access.retries
+                if error.charged:
+                    goes_on = await lost(goes_on)
+                if not goes_on:
                     raise LostError(attempt + 1, error.words) from error
                 await asyncio.sleep(self._delay_s(attempt, error.delay_s))
             else:
@@ -244,7 +251,7 @@ class ApiClient:
             raise _failure(error.status_code, words, error.code, error.response.headers, error.body) from error
         try:
             body = json.loads(content)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _PassingError(
                 f"a reply that is not JSON, {self._masked(repr(content[-40:]))}", charged=True
             ) from error
@@ -335,8 +342,8 @@ def stop_of(error: RefusedError, access: Access, where: str) -> DeerstalkerError
                 f"its account has no credit left: {error}",
                 "the same command continues with what is missing",
             )
-        case 404:
-            problem, remedy = f"unknown: {error}", "correct model or base_url"
-        case _:
+        case status if status in OF_REQUEST:
             problem, remedy = f"it refuses the request: {error}", "correct the parameters"
+        case _:
+            problem, remedy = f"no such model or address: {error}", "correct model or base_url"
     return BadInputError(where, problem, "", remedy)

@@ -13,7 +13,7 @@ from artifacts.errors import TransientError
 from artifacts.identity import sha256_json
 from artifacts.refs import Answers
 from artifacts.schemas import ANSWERS, as_table
-from stages.answering.client import ApiClient, LostError, RefusedError, stop_of
+from stages.answering.client import OF_REQUEST, ApiClient, LostError, RefusedError, stop_of
 from stages.answering.limits import Budget, BudgetReachedError, TokenRate
 from stages.answering.prices import MOST_TOKENS, TokenPrice, Tokens, cached_tokens, dollars
 from stages.answering.reply import Reply
@@ -25,8 +25,6 @@ _OVERHEAD_TOKENS = 64
 """Bound of the tokens that a chat format adds to a prompt."""
 _TYPICAL_TOKENS = 1000.0
 """Length of an answer that the limit of tokens a minute assumes before the first answer, if no limit is sent."""
-_FROM_NOW_ON = (401, 402, 403, 404, 429)
-"""HTTP statuses of refusals that do not depend on the prompt."""
 REFUSALS = 3
 """Number of questions, all refused before any is answered, from which the parameters are taken for the reason."""
 
@@ -206,7 +204,18 @@ class _Buyer:
         most = most_cost(service.price, question.prompt, self._request)
         if not await self._reserved(most):
             return
-        cost = 0.0
+        reserved, cost = most, 0.0
+
+        async def lost(goes_on: bool) -> bool:
+            """Books an attempt that may be charged, and reserves money for the next; returns whether that may begin."""
+            nonlocal reserved
+            async with self._money:
+                service.budget.settle(reserved, most)
+                self._money.notify_all()
+            goes_on = goes_on and await self._reserved(most)
+            reserved = most if goes_on else 0.0
+            return goes_on
+
         expected_tokens = len(question.prompt.encode()) / 4 + self._typical_tokens()
         await self._rate.take(expected_tokens)
         used_tokens = 0.0
@@ -214,26 +223,26 @@ class _Buyer:
             if self._stop is not None:  # since this task has waited for its turn
                 return
             token = sha256_json([self._request.identity(), question.answer])
-            reply = await client.ask(question.prompt, question.sample, token)
+            reply = await client.ask(question.prompt, question.sample, token, lost)
             used_tokens = float(sum(count or 0 for count in usage_tokens(reply.usage)))
-            cost = cost_of(service.price, reply.usage, most) + reply.charged * most
+            cost = cost_of(service.price, reply.usage, most)
             self._lost_in_a_row = 0
             self._answered += 1
             await self._store(question, reply)
         except RefusedError as error:
-            if error.status in _FROM_NOW_ON:
+            if error.status not in OF_REQUEST:
                 self._stop = self._stop or stop_of(error, service.access, service.where)
             elif first:
                 self._refused.append((question, error))
             else:
                 await self._reject(question, error)
         except LostError as error:
-            cost = error.attempts * most
-            await self._give_up(question, error)
+            if error.attempts > service.access.retries:  # else the budget is reached
+                await self._give_up(question, error)
         finally:
             self._rate.settle(expected_tokens, used_tokens)
             async with self._money:
-                service.budget.settle(most, cost)
+                service.budget.settle(reserved, cost)
                 self._money.notify_all()
 
     def _typical_tokens(self) -> float:

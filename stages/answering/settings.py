@@ -68,6 +68,8 @@ class Parameters(Config):
     def _leaves_ours(cls, extra: dict[str, Any]) -> dict[str, Any]:
         if taken := [name for name in extra if name in _OURS]:
             raise ValueError(f"{', '.join(taken)}: set by the benchmark itself")
+        if known := [name for name in extra if name in cls.model_fields]:
+            raise ValueError(f"{', '.join(known)}: a parameter of its own, set it as one")  # the budget counts with it
         return extra
 
     @model_validator(mode="after")

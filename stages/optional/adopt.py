@@ -108,7 +108,7 @@ def adapter_folder(adapter: str) -> Path:
     if (folder := local_adapter(adapter)) is not None:
         return folder
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     match = _HUB_ID.fullmatch(adapter)
     assert match is not None  # checked by `local_adapter`
@@ -117,7 +117,7 @@ def adapter_folder(adapter: str) -> Path:
         for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
             folder = Path(hf_hub_download(match["id"], name, revision=match["revision"])).parent
             read_adapter_config(folder)
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         problem = f"{adapter} cannot be fetched ({' '.join(str(error).split())[:200]})"
         remedy = "check the name, the network, and the token for a private model"
         raise BadInputError("model.adapter", problem, f"a repository with {ADAPTER_CONFIG}", remedy) from error

@@ -24,6 +24,7 @@ import psutil
 
 from artifacts.errors import DeerstalkerError
 from stages.processes.awake import AwakeClock
+from stages.processes.late import killed_after
 from stages.processes.process_pool import end_with_parent, exit_code, start_worker
 
 _WALL_FACTOR = 10
@@ -176,14 +177,17 @@ class _Worker:
     def call(self, arguments: tuple[Any, ...], limit_s: float) -> tuple[CallResult, bool]:
         """Returns the outcome of a call, and whether the process can make another one."""
         self.calls += 1
-        clock = AwakeClock()
+        clock, late = AwakeClock(), None
         try:
             used_s = _cpu_s(self._process.pid)
             self._pipe.send(arguments)
             if not self._answered(used_s, limit_s, clock):
                 return CallResult(None, _TIMEOUT), False
-            answer = self._pipe.recv_bytes()
+            with killed_after(limit_s * _WALL_FACTOR, self._process.kill) as late:
+                answer = self._pipe.recv_bytes()
         except (EOFError, OSError, psutil.NoSuchProcess):
+            if late and late.is_set():
+                return CallResult(None, _TIMEOUT), False
             clock.look()
             return CallResult(None, _SLEPT if clock.asleep_s else self._end()), False
         try:
@@ -217,7 +221,9 @@ class _Worker:
         code = exit_code(self._process, 30.0)
         if code is None:
             return "crashed: it closed its pipe"
-        return f"crashed: {signal.Signals(-code).name}" if code < 0 else f"crashed: exit code {code}"
+        if code >= 0:
+            return f"crashed: exit code {code}"
+        return f"crashed: {signal.Signals(-code).name if -code in set(signal.Signals) else f'signal {-code}'}"
 
 
 def _cpu_s(pid: int | None) -> float:

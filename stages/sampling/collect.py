@@ -4,7 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -211,7 +211,7 @@ def _check_room(prompts: Sequence[Prompt], context_tokens: int) -> None:
 
 
 class Shards:
-    """A buffer of groups. `add` stores them as a shard at most every half second; the caller flushes it at the end."""
+    """A buffer of groups, stored as a shard within half a second after `add`; the caller flushes it at the end."""
 
     def __init__(
         self,
@@ -227,6 +227,7 @@ class Shards:
         self._rows: list[dict[str, Any]] = []
         self._flushed_at = time.monotonic()
         self._lock = threading.Lock()
+        self._later: threading.Timer | None = None
 
     def add(self, group: GroupSamples) -> None:
         rows = [
@@ -252,11 +253,22 @@ class Shards:
             self.tokens += sum(completion.model_tokens for completion in group.completions)
             self.groups += 1
             due = time.monotonic() - self._flushed_at >= _FLUSH_INTERVAL_S
+            if not due and self._later is None:  # the next group may take minutes
+                self._later = threading.Timer(_FLUSH_INTERVAL_S, self._flush_later)
+                self._later.daemon = True
+                self._later.start()
         if due:
+            self.flush()
+
+    def _flush_later(self) -> None:
+        with suppress(Exception):  # the rows stay, and the next `flush` raises it
             self.flush()
 
     def flush(self) -> None:
         with self._lock:
+            if self._later is not None:
+                self._later.cancel()
+                self._later = None
             if self._rows:
                 self.attempt.write_shard(self.stem, _table(self._rows), ROLLOUTS)
             self._rows = []

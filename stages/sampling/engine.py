@@ -44,10 +44,8 @@ class Engine:
         self.hardware = hardware
         self.log_path = workdir / "engine.log"
         key, name = engine_key.external_key(hardware), hardware.api_key_env or ""
-        self._external = [
-            ExternalEngine(Endpoint(url, key, name), hardware.seed + number)
-            for number, url in enumerate(hardware.external_urls)
-        ]
+        self._endpoints = [Endpoint(url, key, name) for url in hardware.external_urls]
+        self._external: list[ExternalEngine] = []
         self._replicas: list[Replica] = []
         self._ended_replicas: list[Replica] = []
         self._pool: EnginePool | None = None
@@ -109,6 +107,8 @@ class Engine:
         self._tokenizer, self._digest = chat_tokenizer(model_dir), digest
         self.prestart(model_dir, digest)
         if self._pool is None:
+            seed = self.hardware.seed
+            self._external = [ExternalEngine(at, seed + number) for number, at in enumerate(self._endpoints)]
             self._pool = EnginePool([*self._external, *self._replicas])
         self._pool.load_all(model_dir, digest)
         try:
@@ -190,6 +190,8 @@ class Engine:
 
     def stop(self, *, at_once: bool = False) -> None:
         """Ends the child processes, gracefully or at once. The next `ensure` starts new ones."""
+        for engine in self._external:
+            engine.end()
         if self._replicas:
             with ThreadPoolExecutor(len(self._replicas)) as threads:
                 list(threads.map(partial(Replica.end, at_once=at_once), self._replicas))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from artifacts.errors import BadInputError, TransientError
+from stages.processes.late import killed_after
 
 Conversation = list[dict[str, str]]
 """Messages, each with `role` and `content`."""
@@ -157,21 +158,18 @@ class _Renderer:
             if self._owner != os.getpid() or self._process.poll() is not None:
                 self._end()
                 self._start()
-            late = threading.Event()
-            watch = threading.Timer(_ANSWER_LIMIT_S, lambda: (late.set(), self._process.kill()))
-            watch.start()
-            try:
-                self._pipe.send_bytes(json.dumps(request).encode())
-                return json.loads(self._pipe.recv_bytes())
-            except (OSError, EOFError):
-                with suppress(subprocess.TimeoutExpired):
-                    self._process.wait(_ENDING_LIMIT_S)  # it ends by itself, with a status of its own
-                self._end()
-                if late.is_set():
-                    raise TransientError("chat template", f"no answer in {_ANSWER_LIMIT_S:.0f} s", "a text") from None
-                raise _EndedError(self._process.returncode) from None
-            finally:
-                watch.cancel()
+            with killed_after(_ANSWER_LIMIT_S, self._process.kill) as late:
+                try:
+                    self._pipe.send_bytes(json.dumps(request).encode())
+                    return json.loads(self._pipe.recv_bytes())
+                except (OSError, EOFError):
+                    with suppress(subprocess.TimeoutExpired):
+                        self._process.wait(_ENDING_LIMIT_S)  # it ends by itself, with a status of its own
+                    self._end()
+                    if late.is_set():
+                        problem = f"no answer in {_ANSWER_LIMIT_S:.0f} s"
+                        raise TransientError("chat template", problem, "a text") from None
+                    raise _EndedError(self._process.returncode) from None
 
 
 def _end(process: subprocess.Popen[bytes], pipe: Connection) -> None:

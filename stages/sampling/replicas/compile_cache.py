@@ -35,7 +35,7 @@ def largest_bytes() -> int | None:
 
 
 def prepare() -> None:
-    """Makes the folder, for this user only, and removes the least recently used entries above its limit.
+    """Makes the folder, for this user only, and removes the oldest entries above its limit.
 
     Entries of the last day stay, whatever their size.
     """

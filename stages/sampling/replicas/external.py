@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import http.client
+import threading
+from collections import defaultdict
 from http import HTTPStatus
 from pathlib import Path
 
 from artifacts.errors import BadInputError, DeerstalkerError, TransientError
 from stages.models.adapters import has_adapter
 from stages.sampling import engine_key
-from stages.sampling.client import ReadyEngine
+from stages.sampling.client import ReadyEngine, ended_error
 from stages.sampling.counts import COUNTS_PATH
 from stages.sampling.endpoint import Endpoint, EndpointError
 from stages.sampling.replicas import weight_exchange
 from stages.sampling.replicas.weight_exchange import SHORT_TIMEOUT_S
+
+_turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+"""By address: this process loads one checkpoint at a time, also after `ExternalEngine.end`."""
 
 
 class ExternalEngine:
@@ -29,6 +34,11 @@ class ExternalEngine:
     def __init__(self, endpoint: Endpoint, seed: int) -> None:
         self.endpoint, self._seed = endpoint, seed
         self._source: ReadyEngine | None = None
+        self._ended = False
+
+    def end(self) -> None:
+        """Makes loads fail that have not begun, so that none comes after those of another object for the engine."""
+        self._ended = True
 
     def serve(self, model_dir: Path, digest: str) -> ReadyEngine:
         """Loads the weights in place, or does nothing if the engine has them, and returns the source to sample from.
@@ -40,11 +50,15 @@ class ExternalEngine:
         Raises:
             BadInputError: The engine refuses the weights or the key, or would keep an old output head after a reload.
             TransientError: The engine could not be reached.
+            DeerstalkerError: `end` was called.
         """
-        if self._source is None or self._source.weights_digest != digest:
-            self._source = None
-            self._source = self._load(model_dir, digest)
-        return self._source
+        with _turns[str(self.endpoint.address)]:
+            if self._ended:
+                raise ended_error()
+            if self._source is None or self._source.weights_digest != digest:
+                self._source = None
+                self._source = self._load(model_dir, digest)
+            return self._source
 
     def failure(self) -> str | None:
         """Returns None, because the engine's process cannot be observed from here."""

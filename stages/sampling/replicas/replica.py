@@ -210,7 +210,7 @@ class Replica:
                 if process.weights:
                     self._check = self._weight_check(process, base_of(served))
             except DeerstalkerError:
-                self._forget()
+                self._drop(process)  # it may run: a file of its checkpoint is damaged
                 raise
             except _ENGINE_FAILURES as error:
                 ending, tail = f"ended right after its start: {error}", process.tail()

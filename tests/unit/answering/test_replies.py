@@ -15,18 +15,23 @@ from typing import Any, ClassVar
 import polars as pl
 import pytest
 
-from artifacts.errors import BadInputError
+from artifacts.errors import BadInputError, DeerstalkerError, TransientError
 from artifacts.schemas import ANSWERS, as_table, validated
 from artifacts.store.store import Store
 from stages.answering.client import ApiClient, LostError, RefusedError, _failure, _lists, _retry_after_s
 from stages.answering.estimate import estimate_purchase
-from stages.answering.limits import Budget, TokenRate
+from stages.answering.limits import Budget, BudgetReachedError, TokenRate
 from stages.answering.prices import TokenPrice, Tokens, cached_tokens
 from stages.answering.purchase import PuzzleSample, Service, buy, row_of
 from stages.answering.reply import reply_of
 from stages.answering.settings import Access, ApiRequest, Parameters
 from stages.answering.stored import stored_answers
 from tests.support.serving import Replies, http_server
+
+
+async def tries_again(goes_on: bool) -> bool:
+    """Lets retries begin, as a budget without a limit does."""
+    return goes_on
 
 
 def reply(choice: dict[str, Any], **body: Any) -> Any:
@@ -91,7 +96,7 @@ def test_an_answer_without_an_end_is_not_read_to_its_end(monkeypatch: pytest.Mon
             ):
                 await client.check()
             with pytest.raises(LostError, match=r"a reply of .* at most 4,194,304 are read"):
-                await client.ask("Who?", 0, "token")
+                await client.ask("Who?", 0, "token", tries_again)
 
     with http_server(Endless) as url:
         asyncio.run(asked(url))
@@ -128,7 +133,7 @@ def test_a_hostile_api_neither_holds_a_run_nor_fills_the_memory_nor_passes_the_k
         request = ApiRequest(model="m", base_url=url)
         access = Access(api_key_env="KEY", retries=0, timeout_s=timeout_s)
         async with ApiClient(request, access, "model 'm'") as client:
-            await client.ask("Who?", 0, "token")
+            await client.ask("Who?", 0, "token", tries_again)
 
     with http_server(Hostile) as url:
         for path, timeout_s, error, words in (
@@ -263,3 +268,70 @@ def test_an_error_while_an_answer_is_stored_ends_the_work_after_the_requests_und
 
     stored = bought(["the first", "Who?", "Where?"], fails_at_first, Store.open(str(tmp_path)))
     assert len(stored) == 3, "two answers came after the error, and are paid for"
+
+
+class Scripted(Replies):
+    """A provider that answers each request with the next status of a list; 200 without content is a cut reply."""
+
+    statuses: ClassVar[list[int]] = []
+    content: ClassVar[bytes] = b""
+
+    def do_POST(self) -> None:
+        self.body()
+        status = Scripted.statuses.pop(0) if Scripted.statuses else 200
+        if status != 200:
+            self.reply({"error": {"message": "no"}}, status)
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.content)))
+        self.end_headers()
+        self.wfile.write(self.content)
+
+
+def spent_on(
+    store: Store, statuses: list[int], content: bytes, *, limit: float | None = None, questions: int = 4
+) -> tuple[float, Exception | None, list[str]]:
+    """Asks questions that may cost 10 cents each; returns what is booked, the error, and the stored outcomes."""
+    Scripted.statuses, Scripted.content = statuses, content
+    price = TokenPrice(input=0.0, output=1000.0, source="here", date=datetime.date(2026, 1, 1))
+    with http_server(Scripted) as url:
+        request = ApiRequest(model="m", base_url=f"{url}/v1", parameters=Parameters(max_tokens=100))
+        access = Access(api_key_env=None, retries=2, retry_delay_s=0.001, concurrency=1)
+        service = Service("m", access, price, Budget(limit))
+        asked = [PuzzleSample(f"p{number}", number, 0, f"question {number}") for number in range(questions)]
+        attempt, _ = stored_answers(store, request)
+        error = None
+        try:
+            buy(asked, request, service, attempt, lambda: None, known_good=True)
+        except DeerstalkerError as raised:
+            error = raised
+    return service.budget.spent, error, stored_answers(store, request)[1]["outcome"].to_list()
+
+
+def test_each_attempt_that_may_be_charged_needs_money(tmp_path: Path) -> None:
+    """A reply without JSON may have been charged; three attempts at one question may cost 30 cents."""
+    spent, error, stored = spent_on(Store.open(str(tmp_path)), [], b"cut", limit=0.25)
+    assert spent == pytest.approx(0.2) and isinstance(error, BudgetReachedError) and not stored
+
+
+def test_attempts_that_cost_nothing_are_not_booked(tmp_path: Path) -> None:
+    spent, error, _ = spent_on(Store.open(str(tmp_path)), [429] * 12, b"")
+    assert spent == 0.0 and isinstance(error, TransientError)
+
+
+@pytest.mark.parametrize("status", [302, 405, 407, 410, 451])
+def test_a_refusal_that_is_not_about_the_prompt_is_no_answer(tmp_path: Path, status: int) -> None:
+    """A redirect for maintenance or a retired model would make all other questions wrong for good."""
+    _, error, stored = spent_on(Store.open(str(tmp_path)), [status] * 4, b"")
+    assert isinstance(error, BadInputError) and "correct model or base_url" in str(error) and not stored
+
+
+def test_a_reply_that_is_nested_too_deeply_is_lost(tmp_path: Path) -> None:
+    _, error, _ = spent_on(Store.open(str(tmp_path)), [], b"[" * 200_000, questions=1)
+    assert isinstance(error, TransientError)
+
+
+def test_extra_fields_may_not_replace_parameters() -> None:
+    """The budget is bounded by the limit that is set as a parameter."""
+    with pytest.raises(ValueError, match="max_tokens: a parameter of its own"):
+        Parameters(max_tokens=10, extra_body={"max_tokens": 9999})

@@ -7,10 +7,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from multiprocessing import forkserver
+from typing import Any
 
 import psutil
 import pytest
 
+from stages.processes import limited_calls
 from stages.processes.limited_calls import LimitedCalls, LoadError
 from tests.support.waiting import wait_until
 
@@ -48,6 +50,7 @@ def test_a_call_that_does_not_end_is_ended_and_the_others_return(
         ("sys_exit", 4, "raised SystemExit: 4"),
         ("signal", signal.SIGKILL, "crashed: SIGKILL"),
         ("segfault", 0, "crashed: SIGSEGV"),
+        ("signal", signal.SIGRTMIN + 6, "crashed: signal 40"),
         ("memory", 1 << 31, "out of memory"),
         ("raise", "no\nsuch", "raised ValueError: no such"),
         ("raise", "", "raised ValueError"),
@@ -65,6 +68,20 @@ def _one_fails(calls: LimitedCalls, kind: str, value: int | str, reason: str) ->
     outcomes = calls.map([("times", 1), (kind, value), ("times", 2), ("times", 5)])
     assert [outcome.failure for outcome in outcomes] == [None, reason, None, None]
     assert [outcome.value for outcome in outcomes] == [3, None, 6, 15]
+
+
+def test_a_process_that_is_stopped_while_it_answers_is_ended(
+    brief_calls: LimitedCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = limited_calls._Worker._answered
+
+    def then_stopped(worker: limited_calls._Worker, *limits: Any) -> bool:
+        found = answered(worker, *limits)
+        os.kill(worker._process.pid or 0, signal.SIGSTOP)
+        return found
+
+    monkeypatch.setattr(limited_calls._Worker, "_answered", then_stopped)
+    assert brief_calls.call("long", "x" * (4 << 20)).failure == "timeout"
 
 
 def test_endless_recursion_is_an_exception(calls: LimitedCalls) -> None:

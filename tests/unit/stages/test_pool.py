@@ -1,6 +1,7 @@
 """Several engines that run elsewhere, of which one fails."""
 
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -17,10 +18,13 @@ from artifacts.errors import BadInputError, DeerstalkerError, TransientError
 from stages.environments.puzzle import Puzzle
 from stages.models.tensors import WEIGHTS
 from stages.models.tokenizers.chat import ChatTokenizer
-from stages.sampling.client import GroupSamples, Prompt
+from stages.sampling.client import GroupSamples, Prompt, ReadyEngine
 from stages.sampling.completions import Completion
 from stages.sampling.config import EngineHardware, SamplingConfig
+from stages.sampling.endpoint import Endpoint
 from stages.sampling.engine import Engine
+from stages.sampling.replicas.external import ExternalEngine
+from stages.sampling.replicas.pool import EnginePool
 from tests.support.engine_facts import facts
 from tests.support.speaker import WRONG, Speaker, served
 from tests.support.waiting import wait_until
@@ -163,3 +167,28 @@ def test_more_engines_than_fit_are_refused_before_any_is_asked(
         with Engine(hardware, tmp_path) as engine, pytest.raises(BadInputError, match=r"engine\.replicas: 1000, with"):
             engine.ensure(model, "w")
     assert (speakers[0].version, (tmp_path / "engine.log").exists()) == ("", False)
+
+
+def test_a_load_that_was_given_up_never_comes_after_the_next(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An engine that runs elsewhere would serve the old weights under the name of the new ones."""
+    loaded, entered, may_end = list[str](), threading.Event(), threading.Event()
+
+    def load(engine: ExternalEngine, model_dir: Path, digest: str) -> ReadyEngine:
+        entered.set()
+        may_end.wait(60.0)
+        loaded.append(digest)
+        return ReadyEngine(engine.endpoint, digest, "0", 0)
+
+    monkeypatch.setattr(ExternalEngine, "_load", load)
+    endpoint = Endpoint("http://127.0.0.1:9")
+    first, second = ExternalEngine(endpoint, 0), ExternalEngine(endpoint, 0)
+    before, after = EnginePool([first]), EnginePool([second])
+    before.load_all(tmp_path, "old")
+    entered.wait(60.0)
+    before.load_all(tmp_path, "older, retried")  # waits for the one under way
+    first.end()
+    after.load_all(tmp_path, "new")
+    may_end.set()
+    after.wait_for_first()
+    wait_until(lambda: not before.loading, 60.0)
+    assert loaded == ["old", "new"]
