@@ -90,6 +90,7 @@ def campaign(
         "runs": len(runs),
         "starts": sum(run.starts for run in runs),
         "left_s": max((run.left_s for run in runs), default=0.0),
+        "left_last": max(((run.left_s, kind, run.left_last) for kind, run in finished), default=None),
         "repeated": sum(run.repeated for run in runs if isinstance(run, SavingRun)),
         "retries": sum(run.retries for run in runs if isinstance(run, DeployedRun)),
     }

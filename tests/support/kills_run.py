@@ -45,6 +45,7 @@ class Run:
         longest_wait_s: Seconds between two kills, at most.
         deterministic: Beginnings of the keys of artifacts that do not depend on sampling.
         left_s: Longest time in seconds from the end of a command to that of the last process that it started.
+        left_last: Command lines of the processes that were left then.
         log_mode: Whether the log holds the output of all commands (`ab`) or of the present one (`wb`).
     """
 
@@ -60,6 +61,7 @@ class Run:
     longest_wait_s: float = LONGEST_WAIT_S
     deterministic: tuple[str, ...] = DETERMINISTIC
     left_s: float = 0.0
+    left_last: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:
         self.descendants = Descendants(MARK, self.folder)
@@ -181,7 +183,17 @@ class Run:
 
     def nothing_is_left(self) -> None:
         """Waits until all processes that the command started have ended, and notes how long that takes."""
-        self.left_s = max(self.left_s, wait_until(lambda: not self.processes(), LEFT_LIMIT_S, self.processes, 0.05))
+        last: dict[int, str] = {}
+
+        def all_ended() -> bool:
+            nonlocal last
+            living = self.processes()
+            last = living or last
+            return not living
+
+        left_s = wait_until(all_ended, LEFT_LIMIT_S, self.processes, 0.05)
+        if left_s > self.left_s:
+            self.left_s, self.left_last = left_s, [line[:300] for line in last.values()]
 
     def wait_for_end(self, process: subprocess.Popen[bytes]) -> None:
         """Waits until a command ends.
