@@ -30,7 +30,7 @@ from stages.statistics.records import ReportFigures
 from stages.statistics.totals import totals, totals_by_task
 from stages.strategies.config import Strategy, problem_of, rounds_strategies
 from stages.strategies.figures import rounds_figures, sample_figures
-from stages.strategies.rounds import play
+from stages.strategies.rounds import play, refuse_episodes
 
 REVISION = 5  # answers in LaTeX, titles without a dot; questions state nothing
 
@@ -97,7 +97,8 @@ def evaluate(
     )
     if published := out.find(identity):
         return published
-    chosen = read_split(ctx.store, puzzles, split).head(config.puzzles)
+    chosen, asking = read_split(ctx.store, puzzles, split).head(config.puzzles), rounds_strategies(config.strategies)
+    refuse_episodes(asking, chosen)
     shards = out.attempt(identity, resumable=True)
     modes = {"sampled": config.sampled}
     if config.greedy:
@@ -114,7 +115,7 @@ def evaluate(
     attempt.write_table("results.parquet", results, RESULTS)
     measured, chosen_among = totals(results), sample_figures(results)
     strategies = dict(chosen_among.strategies)
-    if asking := rounds_strategies(config.strategies):
+    if asking:
         rollouts = _stored(shards, "sampled", config.sampled)
         rounds = play(asking, chosen, rollouts, config.sampled, config.grader, weights, shards, ctx)
         attempt.write_table(ROUNDS_FILE, rounds, ROUNDS)

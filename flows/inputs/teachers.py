@@ -1,6 +1,7 @@
 """Training on texts before GRPO: on the solver's, and on those of a teacher."""
 
 from artifacts.address import ArtifactAddress
+from artifacts.errors import BadInputError
 from artifacts.layout import Shared, shared_key
 from artifacts.reading import Artifact
 from artifacts.refs import Answers, Checkpoint, K, Puzzles, Ref, Rollouts, Texts
@@ -10,6 +11,7 @@ from flows.inputs.prompts import refuse_overlong
 from flows.lookup.checkpoints import find_fixed
 from flows.lookup.preparation import selection_line
 from flows.session.session import Session
+from stages.environments.tables import observed_by_id, read_split
 from stages.optional.distil import distil
 from stages.optional.sft import identity_of, sft
 from stages.sample import sample
@@ -42,6 +44,7 @@ def _distilled(
         if config.teacher.startswith(ANSWERS):
             source = Artifact.at(session.ctx.store, config.teacher.rstrip("/"), Answers).ref
         elif config.teacher != SOLVER:
+            _refuse_episodes(session, puzzles)
             model = student
             if config.teacher != STUDENT:
                 named = find_fixed(config.teacher, "distil.teacher", session.ctx.store)
@@ -62,6 +65,16 @@ def _distilled(
         session.live.line(selection_line(Artifact.open(session.ctx.store, texts).manifest.facts))
         student = session.run(sft, config.sft, student, texts, out=_at(session, number, "checkpoint", Checkpoint))
     return student
+
+
+def _refuse_episodes(session: Session, puzzles: Ref[Puzzles]) -> None:
+    if observed_by_id(read_split(session.ctx.store, puzzles, "train")) is not None:
+        raise BadInputError(
+            "distil.teacher",
+            "puzzles that answer in turns of their own, whose words are not the teacher's",
+            "puzzles of one turn",
+            "leave distil out, or choose another environment",
+        )
 
 
 def _at(session: Session, number: int, part: str, kind: type[K]) -> ArtifactAddress[K]:

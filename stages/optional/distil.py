@@ -16,7 +16,7 @@ from artifacts.errors import NEW_RUN, BadInputError, IntegrityError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Answers, Checkpoint, Puzzles, Ref, Rollouts, Texts
-from artifacts.schemas import ANSWERS, ANSWERS_FILE, BY_TOOL, PUZZLES, ROLLOUTS, TEXTS, TEXTS_FILE, as_table
+from artifacts.schemas import ANSWERS, ANSWERS_FILE, PUZZLES, ROLLOUTS, TEXTS, TEXTS_FILE, as_table
 from stages.context import StageContext
 from stages.environments.puzzle import Grader, Puzzle
 from stages.environments.solver_tool import own_words
@@ -183,13 +183,6 @@ def _of_solver(config: DistilConfig, train: pl.DataFrame) -> list[TeacherText]:
 
 
 def _of_rollouts(rollouts: pl.DataFrame, known: Mapping[str, Puzzle]) -> list[TeacherText]:
-    if BY_TOOL in rollouts.columns:
-        raise BadInputError(
-            "distil",
-            "rollouts with a tool, whose words are not the teacher's",
-            "rollouts without a tool",
-            "set distil.sample.sampling.tool_calls to 0",
-        )
     candidates: list[TeacherText] = []
     for row in rollouts.sort("group", "sample").iter_rows(named=True):
         tokens, ended = row["completion_token_ids"], row["finish_reason"] == "stop"

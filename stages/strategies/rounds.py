@@ -35,6 +35,17 @@ from stages.strategies.sift import sift
 from stages.strategies.think_twice import think_twice
 
 
+def refuse_episodes(strategies: Sequence[RoundsStrategy], puzzles: pl.DataFrame) -> None:
+    """Refuses strategies that ask in rounds for episodes of several turns, before anything is sampled.
+
+    Raises:
+        BadInputError: There are both.
+    """
+    if strategies and observed_by_id(puzzles) is not None:
+        problem = "asks in rounds, but the environment answers in turns of its own"
+        raise BadInputError(f"strategy {title_of(strategies[0])}", problem, "another strategy", "leave it out")
+
+
 def play(
     strategies: Sequence[RoundsStrategy],
     puzzles: pl.DataFrame,
@@ -55,13 +66,7 @@ def play(
         grader: Rules by which answers are read.
         weights: The checkpoint.
         attempt: The resumable attempt that stores each request as it is answered.
-
-    Raises:
-        BadInputError: The puzzles are episodes of several turns.
     """
-    if observed_by_id(puzzles) is not None:
-        problem = "asks in rounds, but the environment answers in turns of its own"
-        raise BadInputError(f"strategy {title_of(strategies[0])}", problem, "another strategy", "leave it out")
     tables: list[pl.DataFrame] = []
     for strategy in strategies:
         strategy_run = StrategyRun(strategy, puzzles, rollouts, sampled, grader, weights, attempt, ctx)

@@ -21,6 +21,8 @@ from stages.grpo.rewards import RewardConfig, reward_terms
 from stages.sampling.collect import tool_of
 from stages.sampling.config import SamplingConfig
 from stages.sampling.turns import Steps
+from stages.strategies.config import ThinkTwice
+from stages.strategies.rounds import refuse_episodes
 from tests.support.api_side import question
 from tests.support.episodes import WILD, game
 
@@ -192,3 +194,13 @@ def test_a_judge_is_told_the_right_answer(folder: Path, solution: dict[str, str]
     (item,) = episodes(folder, "wild.py:Count")
     judge = JudgeConfig(base_url="http://127.0.0.1:9/v1", model="m", prompt="{answer}|{completion}", best=5.0)
     assert judge.question("a", replace(item, solution=solution)) == f"{answer}|a"
+
+
+def test_a_strategy_that_asks_in_rounds_is_refused_before_anything_is_sampled(folder: Path) -> None:
+    table = to_table(episodes(folder, "guess.py:Guess"))
+    refuse_episodes([], table)
+    refuse_episodes([ThinkTwice(strategy="think_twice")], to_table([question("Who?", "x")]))
+    with pytest.raises(
+        BadInputError, match="strategy think_twice: asks in rounds, but the environment answers in turns"
+    ):
+        refuse_episodes([ThinkTwice(strategy="think_twice")], table)
