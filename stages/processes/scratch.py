@@ -49,7 +49,11 @@ class Scratch:
             raise disk_full(named)
         sweep()
         self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=socket_parent() if sockets else None))
-        self.lock = own(self.path)
+        try:
+            self.lock = own(self.path)
+        except BaseException:  # without an owner no sweep would remove it
+            shutil.rmtree(self.path, ignore_errors=True)
+            raise
 
     def remove(self) -> None:
         """Removes the folder; a second call does nothing."""

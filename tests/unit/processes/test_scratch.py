@@ -1,5 +1,6 @@
 """Folders of killed processes go with the next command; those of living ones and of others stay."""
 
+import errno
 import os
 import signal
 import socket
@@ -178,3 +179,15 @@ def test_without_a_log_nothing_stays(temporary: Path) -> None:
     with scratch_folder() as folder:
         (folder / "x").touch()
     assert list(temporary.iterdir()) == []
+
+
+def test_a_folder_whose_lock_cannot_be_written_goes_at_once(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk may become full in between; without an owner the folder would stay for ever."""
+
+    def full() -> bytes:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(scratch, "_machine", full)
+    with pytest.raises(OSError, match="No space left"):
+        Scratch()
+    assert not list(temporary.iterdir())
