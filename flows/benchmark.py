@@ -40,7 +40,7 @@ from stages.answering.measured import BenchmarkedModel, check_graders, measured
 from stages.answering.prices import dollars
 from stages.answering.purchase import REFUSALS, Service
 from stages.answering.stored import answers_key, missing_questions, stored_answers
-from stages.environments.tables import observed_by_id, read_split
+from stages.environments.tables import are_episodes, read_split
 from stages.environments.thoughts import thought_opened
 from stages.evaluate import EvaluateConfig
 
@@ -140,7 +140,7 @@ def check_turns(models: Sequence[ApiModel | CheckpointModel], puzzles: pl.DataFr
         BadInputError: A model is one of an API, and the puzzles are episodes.
     """
     api = next((model for model in models if isinstance(model, ApiModel)), None)
-    if api is not None and observed_by_id(puzzles) is not None:
+    if api is not None and are_episodes(puzzles):
         raise BadInputError(
             f"model {api.name!r}", "an API, and the puzzles are episodes of several turns",
             "checkpoints, which play them", "name the checkpoints with --only",

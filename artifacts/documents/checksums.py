@@ -24,7 +24,7 @@ def write_files(store: Store, folder: str, files: Mapping[str, bytes]) -> None:
         store.write_bytes(f"{folder}/{name}", data)
     store.write_bytes(sums_key, sums)
     for name, data in files.items():
-        if _holds(store, sums_key, sums) and not _holds(store, f"{folder}/{name}", data):
+        if not _holds(store, f"{folder}/{name}", data) and _holds(store, sums_key, sums):
             store.write_bytes(f"{folder}/{name}", data)
 
 

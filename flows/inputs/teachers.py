@@ -11,7 +11,7 @@ from flows.inputs.prompts import refuse_overlong
 from flows.lookup.checkpoints import find_fixed
 from flows.lookup.preparation import selection_line
 from flows.session.session import Session
-from stages.environments.tables import observed_by_id, read_split
+from stages.environments.tables import are_episodes, read_split
 from stages.optional.distil import distil
 from stages.optional.sft import identity_of, sft
 from stages.sample import sample
@@ -39,12 +39,13 @@ def trained_on_texts(session: Session, student: Ref[Checkpoint], puzzles: Ref[Pu
 def _distilled(
     session: Session, config: DistillationConfig, student: Ref[Checkpoint], puzzles: Ref[Puzzles]
 ) -> Ref[Checkpoint]:
+    if config.teacher != SOLVER and not config.teacher.startswith(ANSWERS):
+        _refuse_episodes(session, puzzles)
     for number in range(1, config.rounds + 1):
         source: Ref[Rollouts] | Ref[Answers] | None = None
         if config.teacher.startswith(ANSWERS):
             source = Artifact.at(session.ctx.store, config.teacher.rstrip("/"), Answers).ref
         elif config.teacher != SOLVER:
-            _refuse_episodes(session, puzzles)
             model = student
             if config.teacher != STUDENT:
                 named = find_fixed(config.teacher, "distil.teacher", session.ctx.store)
@@ -68,7 +69,7 @@ def _distilled(
 
 
 def _refuse_episodes(session: Session, puzzles: Ref[Puzzles]) -> None:
-    if observed_by_id(read_split(session.ctx.store, puzzles, "train")) is not None:
+    if are_episodes(read_split(session.ctx.store, puzzles, "train")):
         raise BadInputError(
             "distil.teacher",
             "puzzles that answer in turns of their own, whose words are not the teacher's",

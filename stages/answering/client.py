@@ -206,13 +206,11 @@ class ApiClient:
             RefusedError: The provider refuses the request.
             LostError: There was no reply after all retries, or after those that `lost` allowed.
         """
-        charged = 0
         for attempt in range(self._access.retries + 1):
             started = time.perf_counter()
             try:
                 reply = await self._asked(prompt, sample, token)
             except _PassingError as error:
-                charged += error.charged
                 goes_on = attempt < self._access.retries
                 if error.charged:
                     goes_on = await lost(goes_on)
@@ -220,7 +218,7 @@ class ApiClient:
                     raise LostError(attempt + 1, error.words) from error
                 await asyncio.sleep(self._delay_s(attempt, error.delay_s))
             else:
-                return reply_of(reply, latency_s=time.perf_counter() - started, attempts=attempt + 1, charged=charged)
+                return reply_of(reply, latency_s=time.perf_counter() - started, attempts=attempt + 1)
         raise AssertionError("the loop returns or raises")
 
     async def _asked(self, prompt: str, sample: int, token: str) -> dict[str, Any]:

@@ -23,7 +23,6 @@ class Reply:
         provider: Provider to which a router passed the question; None if the reply names none.
         latency_s: Seconds of the attempt that succeeded.
         attempts: Number of attempts.
-        charged: Number of earlier attempts that the provider may charge for, because their replies were lost.
     """
 
     outcome: Outcome
@@ -38,7 +37,6 @@ class Reply:
     provider: str | None = None
     latency_s: float = 0.0
     attempts: int = 1
-    charged: int = 0
 
 
 def objects_in(value: object) -> list[dict[str, Any]]:
@@ -47,7 +45,7 @@ def objects_in(value: object) -> list[dict[str, Any]]:
     return [cast("dict[str, Any]", item) for item in entries if isinstance(item, dict)]
 
 
-def reply_of(body: dict[str, Any], *, latency_s: float, attempts: int, charged: int) -> Reply:
+def reply_of(body: dict[str, Any], *, latency_s: float, attempts: int) -> Reply:
     """Returns the first choice of a reply's body; the other arguments are attributes of it."""
     choice = objects_in(body["choices"])[0]
     message = _table(choice.get("message"))
@@ -75,7 +73,6 @@ def reply_of(body: dict[str, Any], *, latency_s: float, attempts: int, charged: 
         provider=_text(body.get("provider")),
         latency_s=latency_s,
         attempts=attempts,
-        charged=charged,
     )
 
 

@@ -339,6 +339,11 @@ def tool_outputs(table: pl.DataFrame) -> Callable[[str, list[str]], list[str]]:
     return tool_output
 
 
+def are_episodes(table: pl.DataFrame) -> bool:
+    """Returns whether a table of the `puzzles` schema has episodes of several turns."""
+    return any(isinstance(environment.get(name), TakesSteps) for name in table["environment"].unique())
+
+
 def observed_by_id(
     table: pl.DataFrame, *, thought_opened: bool = False
 ) -> Callable[[str, Sequence[str]], str | None] | None:
@@ -351,7 +356,7 @@ def observed_by_id(
     Returns:
         The function; None if the puzzles of the table are not episodes.
     """
-    if not any(isinstance(environment.get(name), TakesSteps) for name in table["environment"].unique()):
+    if not are_episodes(table):
         return None
     by_id = puzzles_by_id(table, thought_opened=thought_opened)
 

@@ -20,7 +20,7 @@ from artifacts.schemas import ANSWERS, ANSWERS_FILE, PUZZLES, ROLLOUTS, TEXTS, T
 from stages.context import StageContext
 from stages.environments.puzzle import Grader, Puzzle
 from stages.environments.solver_tool import own_words
-from stages.environments.tables import graded_texts, observed_by_id, puzzles_by_id, taught_passages, thinking_of
+from stages.environments.tables import are_episodes, graded_texts, puzzles_by_id, taught_passages, thinking_of
 from stages.environments.thoughts import thought_opened
 from stages.models.tokenizers.chat import chat_tokenizer
 from stages.models.tokenizers.digest import tokenizer_digest
@@ -152,7 +152,7 @@ def _candidates(
         asked = Artifact.open(ctx.store, Ref(**source.manifest.inputs["puzzles"]))
         split = source.manifest.identity.config["split"]
         asked_table = asked.read_table(f"{split}.parquet", PUZZLES)
-        if observed_by_id(asked_table) is not None:
+        if are_episodes(asked_table):
             raise BadInputError("distil.teacher", "answers to episodes", "answers of one turn", "name other answers")
         known = puzzles_by_id(asked_table, thought_opened=thought_opened(source.manifest.facts))
         of_api = "weights" not in source.manifest.inputs

@@ -16,11 +16,11 @@ from artifacts.schemas import ROUNDS, as_table
 from stages.context import StageContext
 from stages.environments.puzzle import Graded, Grader, Puzzle
 from stages.environments.tables import (
+    are_episodes,
     count_deductions,
     deduction_columns,
     grade_columns,
     graded_texts,
-    observed_by_id,
     puzzles_by_id,
     thinking_of,
 )
@@ -41,7 +41,7 @@ def refuse_episodes(strategies: Sequence[RoundsStrategy], puzzles: pl.DataFrame)
     Raises:
         BadInputError: There are both.
     """
-    if strategies and observed_by_id(puzzles) is not None:
+    if strategies and are_episodes(puzzles):
         problem = "asks in rounds, but the environment answers in turns of its own"
         raise BadInputError(f"strategy {title_of(strategies[0])}", problem, "another strategy", "leave it out")
 

@@ -35,7 +35,7 @@ async def tries_again(goes_on: bool) -> bool:
 
 
 def reply(choice: dict[str, Any], **body: Any) -> Any:
-    return reply_of({"choices": [choice], **body}, latency_s=1.0, attempts=1, charged=0)
+    return reply_of({"choices": [choice], **body}, latency_s=1.0, attempts=1)
 
 
 @pytest.mark.parametrize(
