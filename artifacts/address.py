@@ -16,7 +16,7 @@ import polars as pl
 from artifacts.activity import doing, spans_since
 from artifacts.documents.self_checksum import shard_name
 from artifacts.documents.store_format import FORMAT_VERSION
-from artifacts.errors import IdentityMismatchError
+from artifacts.errors import IdentityMismatchError, NotPublishedError
 from artifacts.identity import Identity, differences
 from artifacts.layout import REFRESHED_NAME, RunLayout, attempt_name, manifest_key, progress_name
 from artifacts.local.input_files import LARGEST_TABLE
@@ -28,10 +28,6 @@ from artifacts.schemas import TableSchema, validated
 from artifacts.store.directory import synchronise_folder
 from artifacts.store.store import MissingKeyError, StartProgress, Store
 from artifacts.store.transfer import digests_of_files
-
-
-class NotPublishedError(Exception):
-    """Holds the key of a `must_exist` address without an artifact."""
 
 
 class ArtifactAddress(Generic[K]):
@@ -86,12 +82,12 @@ class ArtifactAddress(Generic[K]):
             data = self.store.read_bytes(manifest_key(self.key))
         except MissingKeyError:
             if self.must_exist:
-                raise NotPublishedError(self.key) from None
+                raise NotPublishedError(self.key, "no artifact that may stay") from None
             return None
         manifest = Manifest.from_bytes(data, f"{self.store.url}/{manifest_key(self.key)}")
         if self.refresh and self.refresh.outdates(manifest, identity):
             if self.must_exist:
-                raise NotPublishedError(self.key)
+                raise NotPublishedError(self.key, "no artifact that may stay")
             self.store.write_bytes(f"{self.key}/{manifest.attempt}/{REFRESHED_NAME}", data)
             if not self._is_still(data):
                 return self.find_manifest(identity)  # another process has made it again meanwhile

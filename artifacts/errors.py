@@ -45,6 +45,10 @@ class BadInputError(DeerstalkerError):
     """The user's recipe, option, file or model is wrong; a retry would fail again."""
 
 
+class NotPublishedError(BadInputError):
+    """There is no artifact under a key: the key is wrong, or the artifact is being made again."""
+
+
 class IntegrityError(DeerstalkerError):
     """Stored content disagrees with its manifest, schema or invariants."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from artifacts.activity import doing
-from artifacts.errors import BadInputError, IntegrityError
+from artifacts.errors import BadInputError, IntegrityError, NotPublishedError
 from artifacts.layout import manifest_key
 from artifacts.manifest import Manifest
 from artifacts.refs import Kind, Ref
@@ -26,10 +26,6 @@ _verified: dict[tuple[str, str, str, Path | None], tuple[Path, list[tuple[int, i
 def is_published(store: Store, key: str) -> bool:
     """Returns whether an artifact is published under a key."""
     return store.exists(manifest_key(key))
-
-
-class NothingPublishedError(BadInputError):
-    """A key has no artifact: it is wrong, or the artifact is being made again."""
 
 
 class Artifact:
@@ -63,13 +59,13 @@ class Artifact:
             kind: Kind that the artifact must have; None for any kind.
 
         Raises:
-            NothingPublishedError: No artifact is published under the key.
+            NotPublishedError: No artifact is published under the key.
             IntegrityError: The manifest is damaged, or belongs to an artifact of another kind.
         """
         try:
             data = store.read_bytes(manifest_key(key))
         except MissingKeyError as error:
-            raise NothingPublishedError(
+            raise NotPublishedError(
                 f"{store.url}/{key}", "no manifest", "a published artifact", "check the address with `deerstalker show`"
             ) from error
         manifest = Manifest.from_bytes(data, f"{store.url}/{manifest_key(key)}")

@@ -8,11 +8,11 @@ from functools import cache
 from typing import Any
 
 from artifacts.documents.run_files import read_recipe
-from artifacts.errors import BadInputError
+from artifacts.errors import BadInputError, NotPublishedError
 from artifacts.identity import sha256_json
 from artifacts.layout import RUNS, RunLayout, artifact_of, is_run_name
 from artifacts.manifest import Manifest
-from artifacts.reading import Artifact, NothingPublishedError, is_published
+from artifacts.reading import Artifact, is_published
 from artifacts.refs import Critic, Kind, PassRates, Puzzles, Report, Texts
 from artifacts.store.keys import shown
 from artifacts.store.store import MissingKeyError, Store
@@ -381,7 +381,7 @@ def read_manifests(
     """
 
     def read(key: str) -> Manifest | None:
-        with noted(damaged, key), suppress(NothingPublishedError):
+        with noted(damaged, key), suppress(NotPublishedError):
             return Artifact.at(store, key, kinds[key]).manifest
         return None
 

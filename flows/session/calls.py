@@ -7,7 +7,7 @@ from copy import copy
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
-from artifacts.address import ArtifactAddress, NotPublishedError
+from artifacts.address import ArtifactAddress
 from artifacts.errors import DeerstalkerError
 from artifacts.refs import K
 from flows.orchestration.gpu_permit import GpuPermit
@@ -79,7 +79,7 @@ class Stages:
         return result
 
     def _run(self, name: str, stage: Callable[..., R], inputs: tuple[object, ...], keywords: Mapping[str, Any]) -> R:
-        with suppress(NotPublishedError, DeerstalkerError):  # in the task below, errors are shown as those of the stage
+        with suppress(DeerstalkerError):  # in the task below, errors are shown as those of the stage
             if keywords["out"].must_exist:
                 return stage(self.ctx, *inputs, **keywords)
         keywords = _that_may_be_made(keywords)

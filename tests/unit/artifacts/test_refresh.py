@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from artifacts.address import ArtifactAddress, NotPublishedError
-from artifacts.errors import BadInputError, IdentityMismatchError, IntegrityError
+from artifacts.address import ArtifactAddress
+from artifacts.errors import BadInputError, IdentityMismatchError, IntegrityError, NotPublishedError
 from artifacts.identity import Identity
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact, is_published
