@@ -48,6 +48,14 @@ class UnfitInputError(OSError):
     """A file is not a regular file, or a file, a stream or a response is too large."""
 
 
+def with_home(path: str) -> Path:
+    """Returns a path whose `~` or `~user` is replaced by that home folder; unchanged if there is no such user."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 def open_regular(path: Path | str, most_bytes: int, *, folder: int | None = None) -> BufferedReader:
     """Opens a regular file for reading.
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from artifacts.errors import BadInputError
+from artifacts.local.input_files import with_home
 
 STORE_VARIABLE = "DEERSTALKER_STORE"
 """Variable of the environment with the store that is used if a person names none."""
@@ -66,13 +67,9 @@ def _of_path(address: str) -> Path:
     home = address.partition("/")[0]
     if not home.startswith("~"):
         return Path(address)
-    try:
-        folder = Path(home).expanduser()
-    except RuntimeError:  # no such user
-        folder = None
-    if folder is None or not folder.is_dir():
+    if (folder := with_home(home)) == Path(home) or not folder.is_dir():
         raise BadInputError(address, f"no user with a home folder called {home}", _FORMS, f"name it, or write ./{home}")
-    return Path(address).expanduser()
+    return with_home(address)
 
 
 def _check_text(address: str) -> None:

@@ -13,6 +13,7 @@ from cyclopts.validators import Number
 
 from artifacts.errors import BadInputError
 from artifacts.local.full_disk import DiskWatch, temporary_folder
+from artifacts.local.input_files import with_home
 from artifacts.store import location
 from artifacts.store.location import DATA_FOLDER, DEFAULT_STORE
 from artifacts.store.store import Store
@@ -97,7 +98,7 @@ def up(
         from flows.orchestration.server.backend import explain_no_answer
 
         settings = {
-            "store": options.store if "://" in options.store else str(Path(options.store).expanduser().resolve()),
+            "store": options.store if "://" in options.store else str(with_home(options.store).resolve()),
             "folder": "." if server else str(Path.cwd()),  # other machines may not have this folder
             "pool": pool,
             "image": image,

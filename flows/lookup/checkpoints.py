@@ -11,6 +11,7 @@ from artifacts.documents.parsing import is_file, is_folder
 from artifacts.documents.run_files import read_recipe
 from artifacts.errors import BadInputError
 from artifacts.layout import RunLayout, Shared, is_run_name
+from artifacts.local.input_files import with_home
 from artifacts.reading import Artifact, is_published
 from artifacts.refs import Checkpoint, Ref, Report
 from artifacts.store.location import local_folder
@@ -120,12 +121,11 @@ def check_checkpoint(name: str, store: Store) -> None:
 
 def _model_folder(name: str) -> FolderModel:
     try:
-        folder = Path(name).expanduser()
+        folder = with_home(name)
         entries = {entry.name for entry in folder.iterdir()}
-    except (OSError, RuntimeError) as error:  # RuntimeError: `~nobody`
-        reason = error.strerror if isinstance(error, OSError) else error
+    except OSError as error:
         raise BadInputError(
-            f"--checkpoint {name}", f"cannot be read as a folder ({reason})", FORMS, "check the path"
+            f"--checkpoint {name}", f"cannot be read as a folder ({error.strerror})", FORMS, "check the path"
         ) from error
     if "config.json" not in entries:
         raise BadInputError(
@@ -136,8 +136,8 @@ def _model_folder(name: str) -> FolderModel:
 
 def _fetched_before(name: str, store: Store) -> FolderModel | None:
     """Returns the source for a folder that is gone and whose model the store has; else None."""
-    with suppress(OSError, RuntimeError):  # what the path raises has been reported by `_model_folder`
-        source = FolderModel(path=str(Path(name).expanduser().resolve()))
+    with suppress(OSError):  # what the path raises has been reported by `_model_folder`
+        source = FolderModel(path=str(with_home(name).resolve()))
         return source if fetched_from_a_lost_folder(source, store) is not None else None
     return None
 

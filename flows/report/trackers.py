@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from artifacts.errors import SEE_DOCTOR, BadInputError
+from artifacts.local.input_files import with_home
 from artifacts.store.location import DATA_FOLDER
 from artifacts.store.store import Store
 from flows.orchestration.artifact_keys import slug
@@ -65,7 +66,7 @@ def open_tracker(
             f"run `uv sync --extra {profile.tracker}`, or set the profile's tracker to none; {SEE_DOCTOR}",
         )  # fmt: skip
     chosen = profile.tracker_folder or store.local_path("trackers") or Path(DATA_FOLDER) / "trackers"
-    folder, kind = Path(chosen).expanduser().resolve(), {"tensorboard": _TensorBoard, "wandb": _WeightsAndBiases}
+    folder, kind = with_home(str(chosen)).resolve(), {"tensorboard": _TensorBoard, "wandb": _WeightsAndBiases}
     with closing(kind[profile.tracker](folder, _Tracked(run, store.url, refreshes), recipe)) as tracker:
         yield tracker
 

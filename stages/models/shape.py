@@ -166,8 +166,18 @@ def read_shape(folder: Path) -> DecoderShape:
     """
     path = folder / "config.json"
     values = read_json(path)
-    refuse_own_code(path, values)
+    refuse_own_code(path, without_own_code(values))
     return describe(path, values)
+
+
+def without_own_code(values: dict[str, Any]) -> dict[str, Any]:
+    """Returns a `config.json` without `auto_map`, which Phi-3 has for transformers that did not know it yet.
+
+    It stays where the architecture is not that of a supported family, because then the model needs the code.
+    """
+    family = families().get(str(values.get("model_type")))
+    known = family is not None and values.get("architectures") == [family.architecture]
+    return {name: value for name, value in values.items() if not (known and name == "auto_map")}
 
 
 def text_part(values: Mapping[str, Any]) -> Mapping[str, Any] | None:

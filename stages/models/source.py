@@ -256,8 +256,7 @@ def _copy_folder(folder: Path, out_dir: Path, early: EarlyShape | None) -> None:
     if _has_text_part(folder):
         _convert("folder", str(folder), str(out_dir))
         return
-    if (folder / "tokenizer.json").is_file():
-        _copy_shape(folder, early)
+    _copy_shape(folder, early)
     tensors = stored_tensors(folder).values()
     files = {tensor.file for tensor in tensors}
     if len(files) > 1 or any(tensor.dtype != "BF16" for tensor in tensors):

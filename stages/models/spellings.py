@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from stages.models.json_file import read_json, write_json
+from stages.models.shape import without_own_code
 
 _NEW_CLASS, _CLASS = "TokenizersBackend", "PreTrainedTokenizerFast"
 """Class of a tokenizer without rules of its own, in transformers 5 and in both versions."""
@@ -39,7 +40,7 @@ def state_dtype(folder: Path, dtype: str, **settings: Any) -> None:
 
 def both_in_config(config: dict[str, Any]) -> dict[str, Any]:
     """Returns the settings of a `config.json` in both spellings; equal for two configs with the same meaning."""
-    config = dict(config)
+    config = without_own_code(config)
     if dtype := config.get("dtype") or config.get("torch_dtype"):
         config["dtype"] = config["torch_dtype"] = dtype
     if config.get("model_type") == "qwen3_moe" and (count := config.get("num_local_experts")):

@@ -7,7 +7,7 @@ from artifacts.address import ArtifactAddress
 from artifacts.documents.parsing import is_folder
 from artifacts.errors import BadInputError
 from artifacts.identity import Identity
-from artifacts.local.input_files import LARGEST_WEIGHTS, copy_input
+from artifacts.local.input_files import LARGEST_WEIGHTS, copy_input, with_home
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref
 from stages.context import StageContext
@@ -91,7 +91,7 @@ def local_adapter(adapter: str) -> Path | None:
     Raises:
         BadInputError: It names neither.
     """
-    folder = Path(adapter).expanduser()
+    folder = with_home(adapter)
     if is_folder(folder):
         return folder
     if adapter.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(adapter):

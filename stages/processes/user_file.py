@@ -16,7 +16,7 @@ from artifacts.documents.parsing import exists
 from artifacts.documents.suggestions import did_you_mean
 from artifacts.errors import BadInputError
 from artifacts.identity import IN_IDENTITY
-from artifacts.local.input_files import read_input, read_regular
+from artifacts.local.input_files import read_input, read_regular, with_home
 
 PUT_IT = "put it beside the recipe, or into the working directory"
 PUT_IT_THERE = "put it there, or write its path relative to the recipe, such as ../FILE.py:NAME"
@@ -49,7 +49,7 @@ class UserFunction(Config):
     @property
     def file(self) -> Path:
         """The file."""
-        return Path(self.folder or ".") / Path(self.name.rpartition(":")[0]).expanduser()
+        return Path(self.folder or ".") / with_home(self.name.rpartition(":")[0])
 
     def located(self, folder: Path) -> Self:
         """Returns the same settings with the folder and the digest of the file.
@@ -163,7 +163,7 @@ def number_or_text(value: Any, low: float = -math.inf, high: float = math.inf) -
     """Returns what a user's function returned as a number, or the text of anything but a finite one of a range."""
     try:
         number = float(value) if not isinstance(value, str) else math.nan
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     return number if math.isfinite(number) and low <= number <= high else repr(value)[:80]
 

@@ -39,6 +39,18 @@ class Gym(Count):
         observation, done = super().step(action)
         return observation, 0.25, done, False, {}
 
+class OnlyOnSuccess(Count):
+    def reset(self, seed):
+        return "What?"
+    def step(self, completion):
+        if completion == "right":
+            self.reward = 1.0
+        return "", True
+
+class Default(OnlyOnSuccess):
+    def __init__(self):
+        self.reward = 0.25
+
 class Random(Count):
     def step(self, completion): return f"{random.SystemRandom().random()}", False
 

@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 from artifacts.errors import BadInputError
+from artifacts.local.input_files import with_home
 from flows.report.html.page import page
 from flows.report.study.benchmark import BenchmarkModels
 from flows.report.study.study import RunStudy, figures, page_values, pictures
@@ -26,7 +26,7 @@ def write_study(folder: str, files: dict[str, bytes]) -> str:
     Raises:
         BadInputError: The folder cannot be written to.
     """
-    path = Path(folder).expanduser()
+    path = with_home(folder)
     try:
         path.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():

@@ -11,6 +11,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from artifacts.documents.suggestions import did_you_mean
 from artifacts.errors import BadInputError
+from artifacts.local.input_files import with_home
 from stages.environments.config import SourceConfig
 from stages.processes.user_file import changed, digest_of, note_file, noted_digest
 
@@ -54,7 +55,7 @@ class FunctionConfig(SourceConfig):
     @property
     def location(self) -> str | None:
         """The file."""
-        return str(Path(self.folder or ".") / Path(self.environment.rpartition(":")[0]).expanduser())
+        return str(Path(self.folder or ".") / with_home(self.environment.rpartition(":")[0]))
 
     @property
     def environment_name(self) -> str:

@@ -3,6 +3,8 @@
 import inspect
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,8 +17,8 @@ LARGEST_ITEM = 1_000_000
 """Bytes of the JSON of an item."""
 METHODS = {"items": ("count", "seed"), "grade": ("completion", "item")}
 """Methods of an object, with the arguments that they get by name, so that their order does not matter."""
-_SEEDS = 1 << 32
-"""Number of episodes of one seed of a set."""
+_SEEDS = 1 << 31
+"""Number of different seeds of episodes: what numpy's `RandomState` and a signed integer of 32 bits take."""
 
 
 def load(location: str, name: str, version: str, arguments: str = "") -> Callable[..., Any]:
@@ -63,10 +65,13 @@ class _Stepped:
 
     def __init__(self, target: Any) -> None:
         self._target = target
+        state = getattr(target, "__dict__", {})
+        self._rewards = [state["reward"]] if "reward" in state else []  # before the first episode
 
     def items(self, count: int, seed: int) -> list[dict[str, Any]]:
         """Returns episodes, each with its prompt and a seed of its own."""
-        seeds = range(seed * _SEEDS, seed * _SEEDS + count)
+        start = int.from_bytes(sha256(str(seed).encode()).digest()[:8])
+        seeds = [(start + number) % _SEEDS for number in range(count)]
         return [{"prompt": self._first(number), "seed": number} for number in seeds]
 
     def play(self, turns: Sequence[str], item: dict[str, Any]) -> tuple[list[str], bool, Any]:
@@ -94,7 +99,14 @@ class _Stepped:
         return observations, bool(done), round(sum(rewards), 9) if rewards else self._target.reward
 
     def _first(self, seed: int) -> Any:
-        """Begins an episode and returns its prompt; `reset` of gymnasium returns it with a dict."""
+        """Begins an episode and returns its prompt; `reset` of gymnasium returns it with a dict.
+
+        The reward of the episode before is forgotten, because `step` may set one only where the model succeeds.
+        """
+        with suppress(AttributeError):  # there is none, or it is a property
+            del self._target.reward
+            for reward in self._rewards:
+                self._target.reward = reward
         begun = self._target.reset(seed=seed)
         return begun[0] if isinstance(begun, tuple) and len(begun) == 2 else begun
 

@@ -157,8 +157,15 @@ class ChatTokenizer:
 
     @property
     def vocabulary_size(self) -> int:
-        """Number of token ids."""
-        return self._tokenizer.get_vocab_size(with_added_tokens=True)
+        """Largest token id that a text can have, plus 1.
+
+        The special tokens above all others do not count: that for pictures in Gemma 3 1B, which reads none, is above
+        the vocabulary of the model.
+        """
+        size = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        while size - 1 in self.special_ids - {*self.eos_ids}:
+            size -= 1
+        return size
 
     def prompt_text(self, prompt: str) -> str:
         """Returns the text that the model reads for a prompt, up to the start of its answer.

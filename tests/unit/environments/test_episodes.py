@@ -133,6 +133,27 @@ def test_what_an_episode_reads_counts_against_its_limit(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "lost"),
+    [("OnlyOnSuccess", (0.0, "raised AttributeError: 'OnlyOnSuccess' object has no attribute 'reward'")),
+     ("Default", (0.25, ""))],
+)  # fmt: skip
+def test_an_episode_gets_no_reward_of_the_one_before(folder: Path, name: str, lost: tuple[float, str]) -> None:
+    item, *_ = episodes(folder, f"wild.py:{name}")
+    grades = [graded(text, item) for text in ("right", "wrong", "right", "worse")]
+    right = (1.0, "")
+    assert [(grade.accuracy, grade.answers["answer"].note) for grade in grades] == [right, lost, right, lost]
+
+
+def test_seeds_are_different_and_fit_where_games_put_them(folder: Path) -> None:
+    config = FunctionConfig(environment="wild.py:Count").located(folder)
+    for seed in (0, 1, 2**31, 2**63 - 1):
+        made = environment.of(config).source(config).items({"train": 3, "val": 3, "test": 0}, seed).splits
+        seeds = [item.seed for items in made.values() for item in items]
+        assert len({*seeds}) == 6
+        assert all(isinstance(number, int) and 0 <= number < 2**31 for number in seeds)
+
+
+@pytest.mark.parametrize(
     ("name", "note"),
     [
         ("Raises", "raised KeyError: 'a'"),

@@ -81,6 +81,10 @@ def test_a_text_with_everything_in_it_arrives_as_it_is() -> None:
     assert template.render([[{"content": text}] for text in texts]) == [f"{text}|True" for text in texts]
 
 
+def test_a_prompt_is_the_same_on_each_day() -> None:
+    assert rendered("{% set today = strftime_now('%d %B %Y') %}Today: {{ today }}") == "Today: 26 July 2024"
+
+
 def test_threads_share_one_process_which_is_started_again_when_it_was_killed() -> None:
     source = "<{{ messages[0].content }}>"
     template, other = ChatTemplate(source, "a"), ChatTemplate(source, "b")

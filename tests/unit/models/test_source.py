@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer, decoders
+from tokenizers import AddedToken, Tokenizer, decoders
 from tokenizers.models import BPE
 
 from artifacts.errors import BadInputError
@@ -350,6 +351,31 @@ def roomy(folder: Path, out: Path, dtype: torch.dtype) -> dict[str, torch.Tensor
     save_file(weights, out / WEIGHTS, metadata={"format": "pt"})
     edit(out / "config.json", lambda config: config.update(vocab_size=config["vocab_size"] + 8))
     return weights
+
+
+def test_code_that_a_known_architecture_does_not_need_is_left_out(folder: Path, tmp_path: Path) -> None:
+    """Phi-3 names its code in `auto_map`; transformers and vLLM have their own."""
+    model = tmp_path / "model"
+    shutil.copytree(folder, model)
+    (model / "evil.py").write_text(EVIL.format(marker=str(tmp_path / "marker")))
+    edit(model / "config.json", lambda config: config.update(auto_map={"AutoConfig": "evil.Config"}))
+    materialise(FolderModel(path=str(model)), tmp_path / "out")
+    assert "auto_map" not in json.loads((tmp_path / "out/config.json").read_text())
+    assert not (tmp_path / "out/evil.py").exists()
+    assert not (tmp_path / "marker").exists()
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_a_special_token_above_the_vocabulary_is_no_obstacle(folder: Path, tmp_path: Path, special: bool) -> None:
+    """Gemma 3 1B has one for pictures, which it does not read."""
+    model = tmp_path / "model"
+    shutil.copytree(folder, model)
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    tokenizer.add_tokens([AddedToken("<picture>", special=special)])
+    tokenizer.save(str(model / "tokenizer.json"))
+    refused = pytest.raises(BadInputError, match=r"a tokenizer of \d+ tokens; expected at most vocab_size")
+    with nullcontext() if special else refused:
+        check_folder(model)
 
 
 def test_python_code_in_a_model_folder_is_never_run(folder: Path, tmp_path: Path) -> None:

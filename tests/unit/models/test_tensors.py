@@ -230,7 +230,10 @@ def test_a_file_that_the_index_does_not_name_is_not_hashed(cut: Path, tmp_path: 
             "short_factor: .1.0.; expected 4 finite",
         ),
         ({"quantization_config": {"bits": 4}}, "quantized weights"),
-        ({"auto_map": {"AutoConfig": "evil.Config"}}, "auto_map: Python code of the model's own.*never run"),
+        (
+            {"auto_map": {"AutoConfig": "evil.Config"}, "architectures": ["Evil"]},
+            "auto_map: Python code of the model's own.*never run",
+        ),
         ({"vision_config": {"auto_map": {"AutoConfig": "evil.Config"}}}, "auto_map: Python code of the model's own"),
         (
             {"_attn_implementation": "evil/kernel"},
