@@ -32,7 +32,7 @@ from stages.strategies.config import Strategy, problem_of, rounds_strategies
 from stages.strategies.figures import rounds_figures, sample_figures
 from stages.strategies.rounds import play, refuse_episodes
 
-REVISION = 5  # answers in LaTeX, titles without a dot; questions state nothing
+REVISION = 6  # powers and grouped digits
 
 
 class HeldOutSampling(SamplingConfig):

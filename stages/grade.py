@@ -45,7 +45,7 @@ from stages.grpo.rewards import reward_terms
 from stages.models.tokenizers.chat import chat_tokenizer
 from stages.sampling.turns import own_lengths
 
-REVISION = 5  # answers in LaTeX, titles without a dot; questions state nothing
+REVISION = 6  # powers and grouped digits; marks of tools in the text of a model without one
 
 
 class GradeConfig(Config):
@@ -102,7 +102,7 @@ def grade(
     inputs = reward_inputs(completions, own_lengths(sampled).to_list(), config.reward, config.grader, tokenizer)
     said = None
     if config.reward.judge is not None:
-        asked = [(one.row["text"], one.puzzle) for one in completions]
+        asked = [(one.row["text"] if one.is_episode else one.own_text, one.puzzle) for one in completions]
         said = verdicts(config.reward.judge, asked, rollouts, ctx.store, lambda n, of: ctx.progress("judge", n, of, {}))
         inputs = [replace(of_one, judged=reward) for of_one, reward in zip(inputs, said.rewards, strict=True)]
         _warn_of_failures(ctx, "no score in the judge's reply", said.unread, len(inputs))

@@ -54,9 +54,19 @@ class GradedCompletion:
         """The sampler's max_tokens."""
         return json.loads(self.row["sampling"])["max_tokens"]
 
+    @property
+    def own_text(self) -> str:
+        """Its text without the words of a tool or an environment; marks that the model itself wrote hide nothing."""
+        return own_words(self.row["text"], filler="") if any(self.row.get(BY_TOOL) or ()) else self.row["text"]
+
+    @property
+    def is_episode(self) -> bool:
+        """Whether its environment takes steps."""
+        return offered(environment.get(self.puzzle.environment), TakesSteps) is not None
+
     def counted_tokens(self, model_tokens: int) -> int:
         """Returns how much of the limit it takes: an episode's observations count, and a cut one has used all of it."""
-        if offered(environment.get(self.puzzle.environment), TakesSteps) is None:
+        if not self.is_episode:
             return model_tokens
         return self.limit_tokens if self.row["finish_reason"] == "length" else len(self.row["completion_token_ids"])
 
@@ -115,7 +125,7 @@ def reward_inputs(
             truncated=one.truncated,
             sound=one.deduced.sound if one.deduced else 0.0,
             surprise=_surprise(one, grader, tokenizer) if tokenizer and config.surprise_weight else 0.0,
-            text=own_words(one.row["text"], filler=""),
+            text=one.own_text,
             well_formed=config.format_weight > 0 and _well_formed(one),
             tokens=one.counted_tokens(tokens),
             limit_tokens=one.limit_tokens,

@@ -21,7 +21,7 @@ from stages.environments import environment
 from stages.environments.capabilities import TakesSteps, offered
 from stages.environments.puzzle import Puzzle
 from stages.environments.single_answer import ANSWER, ITEM
-from stages.environments.solver_tool import own_words, read_episode
+from stages.environments.solver_tool import read_episode
 from stages.environments.thoughts import DEFAULT_THINKING, answer_start, said
 from stages.grpo.rewards import RewardConfig
 
@@ -115,11 +115,10 @@ class JudgeConfig(ApiRequest, Access):
 
 
 def _said(completion: str, puzzle: Puzzle) -> str | None:
-    """Returns a completion without thoughts and tool outputs, an episode as a conversation; None without an answer."""
+    """Returns a completion without thoughts, an episode as a conversation; None without an answer."""
     if offered(environment.get(puzzle.environment), TakesSteps) is None:
-        words = own_words(completion, filler="")
-        start = answer_start(words, puzzle.thinking)
-        return None if start is None else words[start:]
+        start = answer_start(completion, puzzle.thinking)
+        return None if start is None else completion[start:]
     turns, observations = read_episode(completion)
     answers = [said(turn, puzzle.thinking) for turn in turns]
     messages = [{"role": "assistant", "content": answers[0]}]
@@ -134,6 +133,12 @@ class JudgedReward(RewardConfig):
     judge: JudgeConfig | None = Field(
         default=None, description="Another model, whose score of a completion is added; null: none."
     )
+
+    @property
+    def reads_answers(self) -> bool:
+        """Whether rewards depend on the grader's answers, and not on a function or a judge alone."""
+        alone = self.function is not None or self.judge is not None
+        return not alone or bool(self.accuracy_weight or self.exact_weight or self.outcomes)
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ import importlib.metadata
 import json
 import math
 import os
-import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 
 from pydantic import Field
 
@@ -28,6 +28,7 @@ from stages.models.spellings import write_both_spellings
 from stages.models.tensor_file import ITEM_BYTES, SIZE_FILE
 from stages.models.tensors import WEIGHTS, stored_tensors, tensors_of
 from stages.models.tokenizers.own_template import ArgumentValue, adapt_template
+from stages.processes.guarded import GuardedProcess
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -46,6 +47,7 @@ BAD_INPUT_STATUS = 3
 """Exit status of the child processes for a bad model; their last line has the parts of the error as JSON."""
 SHAPE_KNOWN = "shape known"
 """Line on their standard output once the files of config and tokenizer are complete."""
+_LOOK_S = 0.05
 _QUIET = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -192,31 +194,35 @@ def _convert(*arguments: str, early: EarlyShape | None = None, network: bool = F
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without cached bytecode the import of torch takes minutes
     shape_folder = "" if early is None else str(early.folder)
     command = [sys.executable, "-P", "-m", "stages.models.convert", *arguments, shape_folder]
-    with tempfile.TemporaryFile("w+", errors="replace") as messages:
-        child = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=messages, text=True
-        )
-        with child:
-            try:
-                for line in child.stdout or ():
-                    if early is not None and line.strip() == SHAPE_KNOWN:
-                        early.tell()
-            except BaseException:
-                child.kill()
-                raise
-        messages.seek(0)
-        written = messages.read()
-    if child.returncode:
-        lines = [line.strip() for line in written.splitlines() if line.strip()]
-        if child.returncode == BAD_INPUT_STATUS:
+    waiting = early
+    with tempfile.TemporaryFile() as log:
+        child = GuardedProcess(command, Path(tempfile.mkdtemp(prefix="deerstalker-convert-")), log, environment)
+        try:
+            while (status := child.exit_code()) is None:
+                if waiting is not None and SHAPE_KNOWN in _lines(log):
+                    waiting.tell()
+                    waiting = None
+                time.sleep(_LOOK_S)
+        finally:
+            child.kill()
+        lines = _lines(log)
+    if status:
+        if status == BAD_INPUT_STATUS:
             raise BadInputError(*json.loads(lines[-1]))
-        reason = lines[-1] if lines else f"exit status {child.returncode}"
+        reason = lines[-1] if lines else f"exit status {status}"
         remedy = (
             "check the name and the network" if network else "check that the file is complete and of a supported family"
         )
         raise BadInputError(
             arguments[1], f"could not be opened: {reason}", "a model that transformers can load", remedy
         )
+
+
+def _lines(log: BinaryIO) -> list[str]:
+    """Returns the lines of a file that another process writes, without moving its place in it."""
+    number = log.fileno()
+    text = os.pread(number, os.fstat(number).st_size, 0).decode(errors="replace")
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def _refuse_links_out(folder: Path) -> None:

@@ -1,6 +1,7 @@
 """The stage that publishes a LoRA adapter from outside the store as a checkpoint, so that a run can continue it."""
 
 import re
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from artifacts.address import ArtifactAddress
@@ -18,6 +19,7 @@ from stages.models.shape import read_shape
 from stages.models.source import SETTINGS_FILES, TOKENIZER_FILES, copy_files
 from stages.models.stored import BASE
 from stages.models.tensors import check_adapter, tensors_of
+from stages.models.tokenizers.chat import TEMPLATE_FILES, find_chat_template
 
 REVISION = 1
 _HUB_ID = re.compile(r"(?P<id>[\w.-]+/[\w.-]+?)(@(?P<revision>[\w.-]+))?")
@@ -56,13 +58,17 @@ def write_adapted(adapter: str, base: Path, name: str, out: Path) -> None:
         out: The folder to write into.
 
     Raises:
-        BadInputError: As for `adopt`.
+        BadInputError: As for `adopt`, or the adapter has another chat template than its base.
     """
     if has_adapter(base):
         remedy = "export it with --merge, and name the folder as the model"
         raise BadInputError("model.adapter", f"a second adapter over {name}", "a base without one", remedy)
     source = adapter_folder(adapter)
     config = check_adapter(source, tensors_of(read_shape(base)))
+    own = find_chat_template(source) if any((source / file).is_file() for file in TEMPLATE_FILES) else None
+    if own not in (None, find_chat_template(base)):
+        remedy = "take that template into a copy of the base, or out of the adapter's folder"
+        raise BadInputError("model.adapter", "a chat template of its own", f"that of {name}", remedy)
     copy_files(base, out, (*SETTINGS_FILES, *TOKENIZER_FILES))
     copy_input(source / ADAPTER_WEIGHTS, out / ADAPTER_WEIGHTS, "a LoRA adapter", most_bytes=LARGEST_WEIGHTS)
     config.write(out)
@@ -100,7 +106,7 @@ def local_adapter(adapter: str) -> Path | None:
 
 
 def adapter_folder(adapter: str) -> Path:
-    """Returns a local folder with an adapter's two files; one on the hub is downloaded, its settings first.
+    """Returns a local folder with an adapter's files; those of one on the hub are downloaded, its settings first.
 
     Raises:
         BadInputError: There is no such adapter, or it is of another kind than plain LoRA.
@@ -108,15 +114,16 @@ def adapter_folder(adapter: str) -> Path:
     if (folder := local_adapter(adapter)) is not None:
         return folder
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     match = _HUB_ID.fullmatch(adapter)
     assert match is not None  # checked by `local_adapter`
     folder = Path()
     try:
-        for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
-            folder = Path(hf_hub_download(match["id"], name, revision=match["revision"])).parent
-            read_adapter_config(folder)
+        for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS, *TEMPLATE_FILES):
+            with nullcontext() if name not in TEMPLATE_FILES else suppress(EntryNotFoundError):
+                folder = Path(hf_hub_download(match["id"], name, revision=match["revision"])).parent
+                read_adapter_config(folder)
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         problem = f"{adapter} cannot be fetched ({' '.join(str(error).split())[:200]})"
         remedy = "check the name, the network, and the token for a private model"

@@ -21,7 +21,12 @@ _SHOWN_REASONS, _SHOWN_CHARACTERS = 3, 200
 
 
 def check_first_rewards(
-    store: Store, rollouts: Ref[Rollouts], grades: Ref[Grades], *, by_advantages: bool = True
+    store: Store,
+    rollouts: Ref[Rollouts],
+    grades: Ref[Grades],
+    *,
+    by_advantages: bool = True,
+    reads_answers: bool = True,
 ) -> None:
     """Checks that the advantages of the first iteration differ and that answers could be read.
 
@@ -34,6 +39,7 @@ def check_first_rewards(
         rollouts: The first iteration's rollouts.
         grades: Their grades.
         by_advantages: Whether the recipe learns from advantages; otherwise rewards must differ.
+        reads_answers: Whether rewards depend on answers, and not on a function of the user's or on a judge alone.
 
     Raises:
         BadInputError: All advantages are the same, or no completion has an answer that could be read. It names the
@@ -49,7 +55,7 @@ def check_first_rewards(
     constant = all(_spread(values.drop_nulls().to_numpy()) <= _TOLERANCE for values in judged)
     answers = [list(json.loads(row).values()) for row in table["answers"]]
     unread = all(answer["text"] is None for row in answers for answer in row) and not table["statements"].sum()
-    if not (constant or unread):
+    if not (constant or (unread and reads_answers)):
         return
     reasons = Counter(reason for row in answers for reason in {_reason(answer) for answer in row})
     listed = "; ".join(f"{reason} ({count})" for reason, count in reasons.most_common(_SHOWN_REASONS))

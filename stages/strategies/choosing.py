@@ -88,8 +88,9 @@ def majority_of_letters(samples: pl.DataFrame, votes: pl.DataFrame, k: int) -> p
     """Returns the accuracy of voting on each question by itself: `prompt_id`, `accuracy`, `exact`.
 
     A puzzle's figures are means over the disjoint blocks of k consecutive samples, so they are unbiased for k samples.
-    A question without a vote is wrong; without any vote, the first sample answers. The answers to different questions
-    may contradict one another.
+    A question without a vote is wrong; without any vote, any of the samples answers. The answers to different questions
+    may contradict one another. That to the only question of a puzzle has the accuracy of the sample that gave it, which
+    may be partial.
 
     Args:
         samples: Columns `prompt_id`, `sample`, `score`, `accuracy` and `exact`, one row a sample; samples are numbered
@@ -97,22 +98,25 @@ def majority_of_letters(samples: pl.DataFrame, votes: pl.DataFrame, k: int) -> p
         votes: As `read_votes` returns them.
         k: Number of samples that vote.
     """
-    scored = _in_blocks(votes.join(samples.select("prompt_id", "sample", "score"), on=["prompt_id", "sample"]), k)
+    figures = samples.select("prompt_id", "sample", "score", pl.col("accuracy", "exact").cast(pl.Float64))
+    scored = _in_blocks(votes.join(figures, on=["prompt_id", "sample"]), k)
     questions = votes.group_by("prompt_id").agg(pl.col("question").n_unique().alias("questions"))
     winners = elected(scored, ("prompt_id", "block", "question")).join(questions, on="prompt_id")
+    right, count = pl.col("right").sum(), pl.col("questions").first()
+    only = count == 1
     by_block = winners.group_by("prompt_id", "block").agg(
-        (pl.col("right").sum() / pl.col("questions").first()).alias("accuracy"),
-        (pl.col("right").sum() == pl.col("questions").first()).cast(pl.Float64).alias("exact"),
+        pl.when(only).then(pl.col("accuracy").first()).otherwise(right / count).alias("accuracy"),
+        pl.when(only).then(pl.col("exact").first()).otherwise((right == count).cast(pl.Float64)).alias("exact"),
     )
-    return _or_first(_in_blocks(samples, k), by_block)
+    return _or_any(_in_blocks(samples, k), by_block)
 
 
 def majority_of_answers(samples: pl.DataFrame, votes: pl.DataFrame, k: int) -> pl.DataFrame:
     """Returns the accuracy of voting on whole answers: `prompt_id`, `accuracy`, `exact`.
 
-    A sample votes with all of its values together; one in which no value was read does not vote. If none votes, the
-    first sample answers. Blocks and arguments are those of `majority_of_letters`; `samples` also has the columns
-    `accuracy` and `exact`.
+    A sample votes with all of its values together; one in which no value was read does not vote. If none votes, as in
+    the tasks of users, any of the samples answers. Blocks and arguments are those of `majority_of_letters`; `samples`
+    also has the columns `accuracy` and `exact`.
     """
     ordered = votes.sort("question").with_columns(pl.col("value").fill_null("\0"))
     whole = (
@@ -121,18 +125,19 @@ def majority_of_answers(samples: pl.DataFrame, votes: pl.DataFrame, k: int) -> p
         .with_columns(pl.when("read").then("value").alias("value"))
     )
     blocks = _in_blocks(samples.join(whole, on=["prompt_id", "sample"], how="left", maintain_order="left"), k)
-    return _or_first(blocks, elected(blocks, _BLOCK))
+    return _or_any(blocks, elected(blocks, _BLOCK))
 
 
 _BLOCK = ("prompt_id", "block")
 
 
-def _or_first(blocks: pl.DataFrame, chosen: pl.DataFrame) -> pl.DataFrame:
-    """Returns means over the blocks of the sample chosen in each, or of its first sample if none was chosen."""
-    first = blocks.unique(_BLOCK, keep="first", maintain_order=True)
+def _or_any(blocks: pl.DataFrame, chosen: pl.DataFrame) -> pl.DataFrame:
+    """Returns means over the blocks of the sample chosen in each, or of all its samples if none was chosen."""
     figures = pl.col("accuracy", "exact").cast(pl.Float64)
-    joined = first.select(*_BLOCK, figures).join(
-        chosen.select(*_BLOCK, figures), on=_BLOCK, how="left", suffix="_chosen", maintain_order="left"
+    joined = (
+        blocks.group_by(_BLOCK, maintain_order=True)
+        .agg(figures.mean())
+        .join(chosen.select(*_BLOCK, figures), on=_BLOCK, how="left", suffix="_chosen", maintain_order="left")
     )
     means = (pl.coalesce(f"{name}_chosen", name).mean().alias(name) for name in ("accuracy", "exact"))
     return joined.group_by("prompt_id", maintain_order=True).agg(*means)

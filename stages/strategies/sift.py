@@ -30,8 +30,8 @@ def sift(config: Sift, strategy_run: StrategyRun) -> None:
     first = asking.stickers({key: list_facts(prompt) for key, prompt in prompts.items()})
     open_, predictions = asking.compare(prompts, first)
     second = asking.stickers({key: correct_facts(prompts[key], first[key]) for key in open_})
-    # The same sticker would get the same answers at temperature 0.
-    changed = {key: text for key, text in second.items() if text != first[key]}
+    # At temperature 0 the same sticker would get the same answers.
+    changed = {key: text for key, text in second.items() if config.temperature or text != first[key]}
     still, corrected = asking.compare(prompts, changed)
     open_ = [key for key in open_ if key not in changed or key in still]
     predictions |= corrected

@@ -37,7 +37,8 @@ def choose_questions(
     for question in sorted(questions, key=lambda item: SPLITS[::-1].index(item.split) if item.split else 0):
         prompt = prompts[question.puzzle.prompt]
         first = kept.setdefault(prompt, question)
-        if first.puzzle.solution[ANSWER] != question.puzzle.solution[ANSWER]:
+        one, other = (config.compared(item.puzzle.solution[ANSWER]) for item in (first, question))
+        if one != other:
             if config.unusable == "refuse":
                 raise _ambiguous(path, first, question)
             ambiguous.add(prompt)

@@ -36,11 +36,14 @@ def place_of(location: str | None) -> str | None:
     return location if path is None else str(path.resolve())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class WrittenNumber:
     """A number as it is written in a JSON document: `1.50` stays `1.50`."""
 
     text: str
+
+    def __repr__(self) -> str:
+        return self.text
 
 
 class QuestionColumns(SourceConfig):
@@ -175,6 +178,10 @@ class QuestionColumns(SourceConfig):
             BadInputError: The answer cannot be graded.
         """
 
+    def compared(self, answer: str) -> object:
+        """Returns what equal right answers have in common; a subclass that grades numbers reads them."""
+        return answer
+
     def write_prompt(self, row: Mapping[str, str]) -> str:
         """Returns the prompt of a row; braces in texts of the file have no meaning."""
 
@@ -237,6 +244,13 @@ class QuestionFileConfig(QuestionColumns):
                 READABLE[self.grader],
                 "correct the answer, or set puzzles.puzzle.grader",
             )
+
+    def compared(self, answer: str) -> object:
+        """Returns what equal right answers have in common: with the grader `number` 4 and 4.0 are one."""
+        from stages.environments.question_file.graders import read_gold
+
+        gold = read_gold(answer, self.grader)
+        return answer if gold is None else gold.value
 
 
 def _names(template: str) -> list[str]:

@@ -23,14 +23,23 @@ _CONTINENTAL = (
     r"[0-9]{1,3}(?:\.[0-9]{3}){1,150},[0-9]+(?![0-9]|[.,][0-9])|[0-9]{1,3}(?:\.[0-9]{3}){2,150}(?![0-9]|[.,][0-9])"
 )
 """Numbers with dots between thousands: 1.234,5 and 1.234.567. 1.234 alone stays a decimal fraction."""
+_NARROW = r"(?:[\u00a0\u2009\u202f~]|\\[,; ])"
+_SPACED = (
+    rf"[1-9][0-9]{{0,2}}(?:(?:{_NARROW}[0-9]{{3}}){{1,150}}|(?: [0-9]{{3}}){{2,150}}|[ ]000)(?![0-9])(?:\.[0-9]+)?"
+)
+"""Numbers with spaces between thousands. Of two groups with a plain space only 10 000 is surely one number."""
+_RAISED = r"(?:\^|\*\*)(?:\{(?P<{0}>-?[0-9]{1,3})\}|(?P<{0}_plain>-?[0-9]{1,3})(?![0-9]))"
+"""A power, as in 10^6, 10^{-6} and 10**6."""
 _MINUS = r"[-\u2212]"
 _NUMBER = re.compile(
     r"(?<![A-Za-z}]\^)(?<![A-Za-z}]\^\{)(?<![a-z](?=[23](?![0-9.,/])))"  # not the powers of m^2 and cm2
     rf"(?P<sign>(?<![\w)\]}}]){_MINUS})?(?:\\?[$€£¥](?P<after>{_MINUS})?)?"
     r"(?:(?P<whole>(?<![0-9.,])[0-9]{1,9})(?:[ ]?(?=\\[dt]?frac)|[ ](?=[0-9]{1,9}/[0-9])))?(?:"
     r"\\[dt]?frac(?:\{(?P<over>-?[0-9]+)\}\{(?P<under>[0-9]+)\}|(?P<top>[0-9])(?P<bottom>[0-9]))|"
-    rf"(?P<digits>(?P<continental>{_CONTINENTAL})|{_INDIAN}|{_DIGITS})"
-    r"(?:[eE](?P<power>[-+]?[0-9]{1,3})(?![0-9A-Za-z]))?(?:[ ]?/[ ]?(?P<divisor>[0-9]+))?)"
+    rf"(?<![0-9])(?P<digits>(?P<continental>{_CONTINENTAL})|{_SPACED}|{_INDIAN}|{_DIGITS})"
+    r"(?:[eE](?P<power>[-+]?[0-9]{1,3})(?![0-9A-Za-z])"
+    rf"|[ ]?(?:[x×*·]|\\times|\\cdot)[ ]?10{_RAISED.replace('{0}', 'of_ten')}|{_RAISED.replace('{0}', 'raised')})?"
+    r"(?:[ ]?/[ ]?(?P<divisor>[0-9]+))?)"
 )
 _SOLUTION_END = "####"
 """Separates a worked solution from its number, as in GSM8K."""
@@ -212,7 +221,7 @@ def _number(text: str) -> Reading | None:
 
 
 def _value(match: re.Match[str]) -> Fraction | None:
-    """Returns the exact value of a number; None if it is too long or divides by 0."""
+    """Returns the exact value of a number; None if it is too long, too large, or divides by 0."""
     if len(match.group()) > _LONGEST_NUMBER:
         return None
     parts = match.groupdict()
@@ -223,7 +232,10 @@ def _value(match: re.Match[str]) -> Fraction | None:
         if parts["continental"] is not None:
             digits = digits.replace(".", "").replace(",", ".")
         top, bottom = Fraction(re.sub(r"[^0-9.]", "", digits)), int(parts["divisor"] or 1)
-        top *= Fraction(10) ** int(parts["power"] or 0)
+        raised = int(parts["raised"] or parts["raised_plain"] or 1)
+        if len(digits) * abs(raised) > _LONGEST_NUMBER or (top == 0 and raised < 0):
+            return None
+        top = top**raised * Fraction(10) ** int(parts["power"] or parts["of_ten"] or parts["of_ten_plain"] or 0)
     if bottom == 0:
         return None
     top += int(parts["whole"] or 0) * bottom

@@ -1,9 +1,10 @@
 """Reads questions from JSONL, CSV and Parquet files; an error names the file, the line or row, and the column."""
 
+import hashlib
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, Literal, cast
 
@@ -19,6 +20,7 @@ from artifacts.local.input_files import LARGEST_TABLE, UnfitInputError, read_at_
 from stages.environments.puzzle import Puzzle
 from stages.environments.question_file.config import BRACES_AS_TEXT, FORMATS, READABLE, QuestionColumns, WrittenNumber
 from stages.environments.question_file.files import QuestionPart
+from stages.environments.question_file.graders import folded
 from stages.environments.single_answer import ANSWER, ITEM, reward_item, single_item
 
 Split = Literal["train", "val", "test"]
@@ -138,7 +140,9 @@ def _question(config: QuestionColumns, where: str, row: dict[str, Any], number: 
     if config.reward_columns:
         further = {column: texts[column] for column in config.reward_columns}
         solution[ITEM] = json.dumps({**further, **reward_item(prompt, {ANSWER: answer})})
-    puzzle = single_item(prompt_id, config.environment_name, prompt, solution)
+    asked = [*(message["content"] for message in messages[:-1]), *(texts[column] for column in config.prompt_columns)]
+    digest = hashlib.sha256(folded("\n".join(asked)).encode()).hexdigest()  # the same whatever the prompt says besides
+    puzzle = replace(single_item(prompt_id, config.environment_name, prompt, solution), digest=digest)
     config.check_answer(answer, f"{where}, column {config.answer!r}")
     return FileQuestion(puzzle, split, where.removeprefix(f"{config.path}, "))
 
@@ -252,8 +256,9 @@ def _csv(content: bytes, part: QuestionPart, config: QuestionColumns) -> list[tu
     if len(frame.columns) == 1 and (mark := next((mark for mark in ";\t|" if mark in head), None)):
         raise BadInputError(part.name, f"{mark!r} between columns", "commas between columns", "save it with commas")
     _check_columns(frame.columns, part.name, config)
+    blank = frame.select(pl.all_horizontal(pl.all().is_null())).to_series()
     rows = enumerate(frame.select(config.columns).iter_rows(named=True), start=1)
-    return [(number, row) for number, row in rows if any(value is not None for value in row.values())]  # no blank lines
+    return [(number, row) for (number, row), is_blank in zip(rows, blank, strict=True) if not is_blank]
 
 
 def _parquet(stream: BinaryIO, part: QuestionPart, config: QuestionColumns) -> Iterable[tuple[int, dict[str, Any]]]:

@@ -1,10 +1,12 @@
 """Settings of tasks of reasoning-gym. Quick to import: the package is imported when a new recipe is checked."""
 
+import json
 from typing import Any, Self
 
 from pydantic import Field, JsonValue, ModelWrapValidatorHandler, model_validator
 
 from stages.environments.config import GeneratorConfig
+from stages.environments.reasoning_gym.refused import REFUSED
 from stages.environments.reasoning_gym.release import installed_release
 
 PREFIX = "reasoning_gym"
@@ -50,13 +52,19 @@ class ReasoningGymConfig(GeneratorConfig):
     @model_validator(mode="wrap")
     @classmethod
     def _with_release(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Checks a new config against the installed release and freezes its number. A frozen one was checked before."""
+        """Checks a new config against the installed release and freezes its number.
+
+        One with a release is checked when its items are made, because reports read it without the package.
+        """
         if not isinstance(data, dict) or data.get("release") is not None:
-            return handler(data)
+            config = handler(data)
+            if config.task in REFUSED:
+                raise ValueError(f"{config.environment} is refused: {REFUSED[config.task]}")
+            return config
         config = handler({**data, "release": installed_release()})
         from stages.environments.reasoning_gym.generators import setting_problem
 
-        if problem := setting_problem(config.task, config.level, config.attributes):
+        if problem := setting_problem(config.task, config.level, json.dumps(config.attributes)):
             raise ValueError(problem)
         return config
 

@@ -12,7 +12,7 @@ from typing import Any
 from artifacts.errors import BadInputError
 from stages.environments.puzzle import Graded, Grader, Puzzle
 from stages.environments.reasoning_gym.config import ReasoningGymConfig
-from stages.environments.reasoning_gym.generators import entry_at, is_scorable
+from stages.environments.reasoning_gym.generators import entry_at, is_scorable, setting_problem
 from stages.environments.reasoning_gym.release import check_release
 from stages.environments.single_answer import (
     ANSWER,
@@ -67,6 +67,8 @@ class ReasoningGym:
         """
         where = f"{self.name}, seed {seed}"
         check_release(config.release or "", where)
+        if problem := setting_problem(config.task, config.level, json.dumps(config.attributes)):
+            raise BadInputError(where, problem, "settings of its generator", "correct puzzles.puzzle")
         try:
             with cpu_limit(_MAKING_S):
                 made = entry_at(self._task, config.level, config.attributes, seed % _INDICES)

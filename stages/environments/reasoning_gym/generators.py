@@ -85,8 +85,9 @@ def is_scorable(task: str, answer: str) -> bool:
     return harmless is None or harmless(answer)
 
 
-def setting_problem(task: str, level: int | None, attributes: dict[str, Any]) -> str | None:
-    """Returns why the settings of a task cannot be used; None if they can."""
+@lru_cache(maxsize=64)
+def setting_problem(task: str, level: int | None, attributes: str) -> str | None:
+    """Returns why the settings of a task, its attributes as JSON, cannot be used; None if they can."""
     factory = _factory()
     if task in REFUSED:
         return f"environment: reasoning_gym:{task} is refused: {REFUSED[task]}"
@@ -99,11 +100,11 @@ def setting_problem(task: str, level: int | None, attributes: dict[str, Any]) ->
             return f"level: reasoning_gym:{task} has the levels 0 to {levels - 1} (found {level})"
     fields = dataclasses.fields(factory.DATASETS[task][1])
     names = [field.name for field in fields if field.name not in ("seed", "size")]
-    if unknown := [name for name in attributes if name not in names]:
+    if unknown := [name for name in json.loads(attributes) if name not in names]:
         hint = did_you_mean(unknown[0], names)
         return f"attributes: reasoning_gym:{task} has no {unknown[0]!r}{hint}; it has {', '.join(names)}"
     try:
-        _scorer(task, level, json.dumps(attributes))
+        _scorer(task, level, attributes)
     except Exception as error:  # third-party code may raise anything
         return f"reasoning_gym:{task} refuses these settings: {type(error).__name__}: {error}"
     return None

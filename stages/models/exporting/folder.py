@@ -114,7 +114,7 @@ def export_folder(source: Path, out: Path, card: str, *, merge: bool, dtype: Dty
         out: Folder to make, new or empty.
         card: Text of the model card; empty for none.
         merge: Write full weights also of a checkpoint with an adapter.
-        dtype: Type of full weights; an adapter keeps float32.
+        dtype: Type of full weights; an adapter keeps its own.
         base: Id of an adapter's base on the hub; None if it has none.
 
     Raises:

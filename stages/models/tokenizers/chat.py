@@ -18,7 +18,9 @@ from stages.models.tokenizers.chat_template import ChatTemplate
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _COUNTED_AT_ONCE = 512
-_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json", "config.json")
+TEMPLATE_FILES = ("tokenizer_config.json", "chat_template.jinja")
+"""Files that can hold a chat template."""
+_FILES = ("tokenizer.json", *TEMPLATE_FILES, "generation_config.json", "config.json")
 """Files that a `ChatTokenizer` reads."""
 _shared: OrderedDict[bytes, "ChatTokenizer"] = OrderedDict()
 _SHARED = 4
@@ -50,14 +52,13 @@ def find_chat_template(folder: Path) -> str | None:
     Raises:
         BadInputError: The template or `tokenizer_config.json` cannot be read, or none of several is named `default`.
     """
-    separate = folder / "chat_template.jinja"
+    settings, separate = (folder / name for name in TEMPLATE_FILES)
     if separate.exists():
         expected = "a chat template in UTF-8"
         try:
             return read_input(separate, expected).decode()
         except UnicodeDecodeError as error:
             raise BadInputError(str(separate), f"byte {error.start + 1} is not UTF-8", expected) from error
-    settings = folder / "tokenizer_config.json"
     template = read_json(settings).get("chat_template")
     if template is None or isinstance(template, str):
         return template

@@ -39,7 +39,8 @@ def _reason(error: BaseException) -> str:
 
 
 def _rendered(request: dict[str, Any], cpu_s: float, max_characters: int) -> dict[str, Any]:
-    source, variables = request["source"], {"strftime_now": TODAY.strftime, **request["variables"]}
+    source: str = request["source"]
+    variables: dict[str, Any] = {"strftime_now": TODAY.strftime, **request["variables"]}
     texts: list[str] = []
     try:
         signal.setitimer(signal.ITIMER_PROF, cpu_s)

@@ -12,7 +12,7 @@ from flows.config.models_file import ApiModel, CheckpointModel
 from stages.environments import environment
 from stages.environments.capabilities import TakesSteps
 from stages.environments.puzzle import Puzzle
-from stages.environments.solver_tool import own_words, read_episode, without_marks, write_episode
+from stages.environments.solver_tool import own_words, read_episode, without_marks, write_episode, write_tool_output
 from stages.environments.tables import graded_texts, observed_by_id, to_table
 from stages.environments.user_code.config import FunctionConfig
 from stages.grading.completions import GradedCompletion, reward_inputs
@@ -128,6 +128,10 @@ def test_what_an_episode_reads_counts_against_its_limit(folder: Path) -> None:
         one = GradedCompletion({**row, "finish_reason": end}, item, graded("a", item), None)
         (inputs,) = reward_inputs([one], [3], config, "strict", None)
         assert reward_terms(inputs, config)["truncated"] == -share
+    marked = {**row, "text": f"{write_tool_output('x x')}y", "finish_reason": "stop"}
+    for by_tool, own in ((None, marked["text"]), ([False] * 8, marked["text"]), ([True] * 6 + [False] * 2, "\n\ny")):
+        one = GradedCompletion({**marked, "by_tool": by_tool}, question("Who?", "x"), graded("a", item), None)
+        assert reward_inputs([one], [2], config, "strict", None)[0].text == own, "only a tool's words are left out"
     plain = GradedCompletion({**row, "finish_reason": "stop"}, question("Who?", "x"), graded("a", item), None)
     assert reward_inputs([plain], [3], config, "strict", None)[0].tokens == 3, "the answers of a tool do not count"
 

@@ -127,7 +127,7 @@ def test_bad_settings(settings: dict[str, Any], message: str) -> None:
         (b"", {}, "some.jsonl", "no rows"),
         (b"\n\n", {}, "some.jsonl", "no rows"),
         (b"{", {}, "some.jsonl, line 1", "not JSON"),
-        (b"[1]", {}, "some.jsonl, line 1", "not an object"),
+        (b"[1]", {}, "some.jsonl, line 1", "not an object: [1]"),
         (b"[" * 100_000, {}, "some.jsonl, line 1", "nested too deeply"),
         (b"\xff", {}, "some.jsonl", "byte 1 is not UTF-8"),
         (json_lines([{"question": "a"}]), {}, "some.jsonl, line 1", "no column 'answer'"),
@@ -218,6 +218,32 @@ def test_the_same_prompt_with_two_answers_is_refused(tmp_path: Path, ctx: StageC
     (tmp_path / "q.jsonl").write_bytes(json_lines([*ROWS, {**ROWS[4], "answer": 9}]))
     with pytest.raises(BadInputError, match=r"same prompt with the answers '8' \(line 5\) and '9' \(line 31\)"):
         made(PrepareConfig(puzzle=config(str(tmp_path / "q.jsonl")), train=5, val=5, test=5), ctx)
+
+
+def test_equal_answers_in_two_spellings_are_one(tmp_path: Path, ctx: StageContext) -> None:
+    (tmp_path / "q.jsonl").write_bytes(json_lines([*ROWS, {**ROWS[4], "answer": "8.0"}]))
+    question = config(str(tmp_path / "q.jsonl"), grader="number")
+    made(PrepareConfig(puzzle=question, train=20, val=5, test=5), ctx)
+
+
+def test_a_question_is_known_again_in_another_prompt(tmp_path: Path, ctx: StageContext) -> None:
+    """Else a teacher's answers to test questions that were asked in other words would be trained on."""
+    digests: list[set[str]] = []
+    for number, prompt in enumerate(("{question}", "Think first.\n\n{question} ")):
+        (tmp_path / "q.jsonl").write_bytes(json_lines([{**row, "question": f"{row['question']} "} for row in ROWS]))
+        wanted = PrepareConfig(puzzle=config(str(tmp_path / "q.jsonl"), prompt=prompt), train=20, val=5, test=5)
+        splits = splits_of(made(wanted, ctx, f"set-{number}"), ctx)
+        digests.append({item.digest for rows in splits.values() for item in rows})
+    assert digests[0] == digests[1]
+    assert len(digests[0]) == 30
+
+
+def test_a_row_of_a_csv_file_with_an_id_alone_is_no_blank_line() -> None:
+    question = config("q.csv", id="id")
+    with pytest.raises(BadInputError, match=r"row 2, column 'question'"):
+        read(b"id,question,answer\n1,a,1\n2,,\n3,c,2\n", question)
+    questions, _ = read(b"id,question,answer\n1,a,1\n\n3,c,2\n", question)
+    assert [item.puzzle.prompt for item in questions] == ["a", "c"]
 
 
 def test_unusable_rows_are_dropped_only_on_request(tmp_path: Path, ctx: StageContext) -> None:

@@ -380,6 +380,13 @@ def test_first_rewards_without_a_signal_are_refused(folder: Path, ctx: StageCont
     advantages = pl.Series("advantage", [float(number % 3) for number in range(len(table))])
     by_steps.write_table(GRADES_FILE, table.with_columns(advantages), GRADES)
     check_first_rewards(ctx.store, same[0], by_steps.publish())  # as under process supervision
+    unread = table.with_columns(advantages, answers=pl.lit(json.dumps({"answer": {"text": None, "note": "missing"}})))
+    judged = ArtifactAddress(ctx.store, "judged", Grades).attempt(Identity.of("grade", 12, {}))
+    judged.write_table(GRADES_FILE, unread, GRADES)
+    by_judge = judged.publish()
+    with pytest.raises(BadInputError, match="no answer could be read"):
+        check_first_rewards(ctx.store, same[0], by_judge)
+    check_first_rewards(ctx.store, same[0], by_judge, reads_answers=False)
     flat = ArtifactAddress(ctx.store, "flat", Grades).attempt(Identity.of("grade", 10, {}))
     varied = [pl.Series("reward", [float(number % 3) for number in range(len(table))]), pl.lit(0.0).alias("advantage")]
     flat.write_table(GRADES_FILE, table.with_columns(varied), GRADES)

@@ -128,7 +128,7 @@ def test_the_process_ends_with_its_owner() -> None:
 
 
 EVERYTHING = (
-    "{% if bos_token is defined %}{{ bos_token }}{% endif %}{{ strftime_now('%Y') }}"
+    "{% if bos_token is defined %}{{ bos_token }}{% endif %}"
     "{%- for message in messages %}{% if loop.index > 9 %}{% break %}{% endif %}\n"
     "<|user|>{{ {'b': 'é<', 'a': 1} | tojson(indent=1, sort_keys=true) }}"
     "{% generation %}{{ message.content }}{% endgeneration %}{{ documents is none }}{{ tools is none }}"

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -31,6 +32,8 @@ from stages.models.tensors import WEIGHTS
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.models.tokenizers.chat_template import ChatTemplate
 from stages.models.tokenizers.own_template import with_system_prompt
+from tests.support.processes import Descendants
+from tests.support.waiting import wait_until
 
 PUZZLES = [generate(TIERS["reduced"], seed) for seed in range(60)]
 TEXTS = [puzzle.prompt for puzzle in PUZZLES] + [write_answer(puzzle) for puzzle in PUZZLES]
@@ -462,6 +465,28 @@ def test_a_conversion_runs_no_module_of_the_folder_it_is_called_in_and_reads_not
     assert all(torch.equal(tensor.float(), weights[name]) for name, tensor in tensors.items())
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         assert (tmp_path / "out" / name).read_bytes() == (model / name).read_bytes(), name
+
+
+@pytest.mark.long
+def test_a_conversion_ends_with_the_process_that_needs_it(folder: Path, tmp_path: Path) -> None:
+    """Else the next attempt downloads many gigabytes beside it."""
+    roomy(folder, tmp_path / "model", torch.float32)
+    caller = subprocess.Popen(
+        [sys.executable, "-P", "-c", CALLER, "folder", str(tmp_path / "model"), str(tmp_path / "out")],
+        env={**os.environ, (mark := "DEERSTALKER_CONVERSION_TEST"): str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+    )
+    descendants = Descendants(mark, tmp_path)
+
+    def converting() -> list[int]:
+        return [pid for pid, command in descendants.living().items() if "-m stages.models.convert" in command]
+
+    wait_until(lambda: bool(converting()), 60, descendants.living, 0.01)
+    for pid in converting():
+        os.kill(pid, signal.SIGSTOP)
+    caller.kill()
+    caller.wait()
+    wait_until(lambda: not descendants.living(), 20, descendants.living, 0.01)
 
 
 def hub_cache(folder: Path, name: str, home: Path) -> Path:

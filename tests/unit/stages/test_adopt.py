@@ -1,5 +1,6 @@
 """Adapters from outside the store: published over their base, found again, refused before anything is trained."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ from stages.models.exporting.folder import full_folder
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.source import FolderModel, StoredModel
 from stages.models.tensors import check_weights
-from stages.models.tokenizers.chat import ChatTokenizer
+from stages.models.tokenizers.chat import ChatTokenizer, find_chat_template
 from stages.optional.adopt import adopt, identity_of
 from tests.support.adapters import CONFIG, save_adapter
 
@@ -79,6 +80,24 @@ def test_an_adapter_of_another_base_is_not_published(ctx: StageContext, base: Re
     with pytest.raises(BadInputError, match="an adapter of another base"):
         adopt(ctx, str(other), base, out=address(ctx))
     assert not ctx.store.list("models/adopted")
+
+
+def test_an_adapter_with_a_chat_template_of_its_own_is_refused(
+    ctx: StageContext, base: Ref[Checkpoint], tmp_path: Path
+) -> None:
+    """It would get other prompts than those that it was trained on."""
+    folder = ctx.local_folder(base)
+    adapter = save_adapter(tmp_path / "adapter", folder)
+    own, settings = adapter / "chat_template.jinja", json.loads((folder / "tokenizer_config.json").read_text())
+    own.write_text("{{ messages[0].content }}")
+    with pytest.raises(BadInputError, match="a chat template of its own; expected that of models/base; take"):
+        adopt(ctx, str(adapter), base, out=address(ctx))
+    own.write_text(find_chat_template(folder) or "")
+    adopt(ctx, str(adapter), base, out=address(ctx))
+    own.unlink()
+    (adapter / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": "{{ 1 }}"}))
+    with pytest.raises(BadInputError, match="a chat template of its own"):
+        adopt(ctx, str(adapter), base, out=ArtifactAddress(ctx.store, "models/other", Checkpoint))
 
 
 @pytest.mark.parametrize(

@@ -145,13 +145,15 @@ def test_a_killed_strategy_goes_on_with_the_requests_that_are_missing(opened: Op
     assert len(place.speaker.asked) < COUNT + 3 + 2 * COUNT, "some of the three were stored"
 
 
-def sifted(opened: Opener, puzzles: list[Puzzle], table: Callable[[Puzzle], dict[str, str]]) -> tuple[Place, Artifact]:
+def sifted(
+    opened: Opener, puzzles: list[Puzzle], table: Callable[[Puzzle], dict[str, str]], **settings: Any
+) -> tuple[Place, Artifact]:
     """The report of a sticker loop with these answers, by prompt, for each puzzle."""
     script = first_samples(puzzles)
     for puzzle in puzzles[:COUNT]:
         script |= {prompt: [text] for prompt, text in table(puzzle).items()}
     place = opened("store", script)
-    return place, evaluated(place, {"strategy": "sift"})
+    return place, evaluated(place, {"strategy": "sift", **settings})
 
 
 def test_a_sticker_on_which_both_answers_agree_takes_three_calls(opened: Opener, puzzles: list[Puzzle]) -> None:
@@ -171,6 +173,22 @@ def test_a_sticker_on_which_both_answers_agree_takes_three_calls(opened: Opener,
     shares = [1 / puzzle.num_clues for puzzle in puzzles[:COUNT]]
     assert figures.faithfulness.restated.mean == pytest.approx(sum(shares) / COUNT)
     assert figures.faithfulness.invented.mean == 0.0
+
+
+@pytest.mark.parametrize(("temperature", "calls"), [(0.0, 9), (1.0, 11)])
+def test_an_unchanged_sticker_is_asked_about_again_where_answers_vary(
+    opened: Opener, puzzles: list[Puzzle], temperature: float, calls: int
+) -> None:
+    def table(puzzle: Puzzle) -> dict[str, str]:
+        prompt, first = puzzle.prompt, f"Notes on {puzzle.prompt_id}"
+        return {
+            sift.list_facts(prompt): first, first: write_answer(puzzle), sift.with_facts(prompt, first): WRONG,
+            sift.correct_facts(prompt, first): first, sift.facts_of_answer(WRONG): "Guessed",
+            sift.correct_facts(prompt, "Guessed"): first,
+        }  # fmt: skip
+
+    place, _ = sifted(opened, puzzles, table, temperature=temperature)
+    assert len(place.speaker.asked) == COUNT + calls * COUNT
 
 
 def test_stickers_without_agreement_end_with_an_answer_without_one(opened: Opener, puzzles: list[Puzzle]) -> None:

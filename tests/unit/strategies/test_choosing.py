@@ -133,12 +133,21 @@ def test_samples_without_an_answer_do_not_vote() -> None:
     assert majority_of_letters(samples, votes, 3)["accuracy"].to_list() == [0.5, 0.0]
 
 
-def test_the_first_sample_answers_if_no_answer_was_read() -> None:
-    """The code of a user gives scores, but says not what was answered."""
+def test_any_sample_answers_if_no_answer_was_read() -> None:
+    """The code of a user gives scores, but says not what was answered: voting is no better than one sample."""
     results = results_of([[("hall", "rope"), ("study", "axe")], [("study", "axe"), ("hall", "rope")]])
     samples, votes = samples_of(results), read_votes(results).with_columns(value=pl.lit(None, pl.String))
     for majority in (majority_of_answers, majority_of_letters):
-        assert majority(samples, votes, 2).select("accuracy", "exact").rows() == [(1.0, 1.0), (0.0, 0.0)]
+        assert majority(samples, votes, 2).select("accuracy", "exact").rows() == [(0.5, 0.5), (0.5, 0.5)]
+
+
+def test_the_only_answer_of_a_puzzle_may_be_right_in_part() -> None:
+    """The scorer of a reasoning-gym task gives shares."""
+    results = results_of([[("hall", None)] * 3 + [("study", None)]])
+    votes = read_votes(results).filter(pl.col("question") == "A").with_columns(right=pl.lit(False))
+    samples = samples_of(results).with_columns(pl.Series("accuracy", [0.4, 0.4, 0.4, 0.1]), exact=pl.lit(0.0))
+    for majority in (majority_of_answers, majority_of_letters):
+        assert majority(samples, votes, 4).select("accuracy", "exact").rows() == [(0.4, 0.0)]
 
 
 def test_figures_of_an_evaluation_by_hand() -> None:
