@@ -1,5 +1,6 @@
 """The base class of all config models. It makes numbers strict, finite and bounded, and strings bounded."""
 
+from collections.abc import Iterable
 from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
@@ -65,3 +66,19 @@ class Config(BaseModel):
     def changed(self, *names: str) -> list[str]:
         """Returns the fields among `names` whose values are not their defaults, sorted."""
         return sorted(name for name in names if getattr(self, name) != type(self).model_fields[name].default)
+
+    def refuse_unread(self, names: Iterable[str], where: str) -> None:
+        """Refuses settings that would have no effect.
+
+        Args:
+            names: Fields that nothing reads, because of the value of another.
+            where: What has no use for them, for the error: "on ...", "with ...".
+
+        Raises:
+            ValueError: One of them was set, to another value than its default.
+        """
+        if ignored := self.changed(*self.model_fields_set & {*names}):
+            defaults = ", ".join(repr(type(self).model_fields[name].default) for name in ignored)
+            raise ValueError(
+                f"{', '.join(ignored)} would have no effect {where}: drop it, or set its default {defaults}"
+            )

@@ -89,7 +89,13 @@ def iteration(session: Session, puzzles: Ref[Puzzles], start: Position, n: int) 
         if warning := cut_warning(session.ctx.store, grades, recipe.sample.sampling.max_tokens):
             session.ctx.log.warning("%s", warning)
         if recipe.learns_from_rewards and not session.ctx.profile.allow_constant_reward:
-            check_first_rewards(session.ctx.store, rollouts, grades, by_advantages=recipe.learns_from_advantages)
+            check_first_rewards(
+                session.ctx.store,
+                rollouts,
+                grades,
+                by_advantages=recipe.learns_from_advantages,
+                reads_answers=recipe.grade.reward.reads_answers,
+            )
     credited = assign_credit(session, start.credit_models, policy, rollouts, grades, puzzles, n)
     batch = session.run(
         pack, recipe.pack, rollouts, credited.grades, credited.values, out=session.at(n, "batch", Batch)

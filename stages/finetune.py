@@ -57,13 +57,18 @@ class FinetuneConfig(UpdateConfig, LearningRateConfig):
         default=0.99,
         ge=0,
         le=1,
-        description="Under `ema`, weight of the old reference in the next one, once per iteration.",
+        description="Under `ema`, weight of the old reference in the next one, once per iteration that trains.",
     )
 
     @model_validator(mode="after")
     def _settings_agree(self) -> Self:
         if self.loss.kl_coef and self.reference == "none":
             raise ValueError("loss.kl_coef needs a reference: base, periodic or ema")
+        if self.reference == "none":
+            self.loss.refuse_unread(("kl_estimator", "kl_clamp", "kl_place"), "without a reference")
+        for name, kind in (("reference_iterations", "periodic"), ("reference_decay", "ema")):
+            if self.reference != kind:
+                self.refuse_unread((name,), f"with reference = '{self.reference}'")
         if self.kl_schedule and not self.loss.kl_coef:
             raise ValueError("kl_schedule lowers loss.kl_coef, but that is 0: set it, or drop the schedule")
         return self

@@ -79,6 +79,8 @@ class DistillationConfig(Config):
     def _settings_agree(self) -> Self:
         if self.rounds > 1 and self.teacher != STUDENT:
             raise ValueError(f"rounds is {self.rounds}, but the teacher {self.teacher!r} does not change: set it to 1")
+        if self.teacher != SOLVER:
+            self.texts.refuse_unread(("written", "puzzles"), f"on the teacher {self.teacher!r}, only on 'solver'")
         if self.sample.sampling.tool_calls:
             raise ValueError("sample.sampling.tool_calls adds words of the solver to the teacher's: set it to 0")
         if self.sample.resample is not None:

@@ -59,6 +59,8 @@ class AdvantageConfig(Config):
 
     @model_validator(mode="after")
     def _rewards_without_a_baseline_are_not_scaled(self) -> Self:
+        if self.level == "outcome":
+            self.refuse_unread(("step_baseline", "step_discount"), "with level = 'outcome'")
         if self.baseline == "none" and self.scale != "none":
             raise ValueError(
                 f"scale is {self.scale!r}, but without a baseline all rewards may be equal: set scale to none"

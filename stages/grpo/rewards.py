@@ -104,6 +104,8 @@ class RewardConfig(Config):
     def _settings_agree(self) -> Self:
         if (self.truncated == "soft_overlong") != (self.overlong_buffer_tokens is not None):
             raise ValueError("overlong_buffer_tokens must be given if, and only if, truncated is 'soft_overlong'")
+        if self.truncated not in ("penalty", "soft_overlong"):
+            self.refuse_unread(("truncation_penalty",), f"with truncated = '{self.truncated}'")
         if self.surprise_weight and not self.accuracy_weight:
             raise ValueError("surprise_weight is a share of the accuracy term, but accuracy_weight is 0")
         return self

@@ -15,12 +15,17 @@ from stages.training.critic import (
     ValueConfig,
     critic_batch,
     valued_rollouts,
+    warn_of_bounds,
 )
 from stages.training.job import JobSettings
 from stages.training.launch import Target, Weights, batch_file, train_and_publish
+from stages.training.schedules.learning_rates import shared_rate
 
 REVISION = 1
-_SETTINGS = ("head", "reward_low", "reward_high", "row_tokens", "learning_rate", "optimizer", "trainable")
+_SETTINGS = (
+    "head", "reward_low", "reward_high", "row_tokens", "learning_rate", "learning_rate_of", "least_shares", "optimizer",
+    "trainable",
+)  # fmt: skip
 """Settings of the critic on which its pretraining depends, besides those of `pretrain` itself."""
 
 
@@ -65,6 +70,7 @@ def pretrain(
         writer = Ref[Checkpoint](**Artifact.open(ctx.store, sampled).manifest.inputs["weights"])
         check_same_tokenizer(ctx.store, model, writer, f"value.pretrain.run: {sampled.key}")
     tables = [valued_rollouts(ctx.store, *pair) for pair in zip(rollouts, grades, strict=True)]
+    warn_of_bounds(config, tables, ctx.log)
     seed = seed_of(identity.digest)
     batch, _ = critic_batch(tables, config, chosen.updates, seed)
     if batch.minibatches == 0:
@@ -74,7 +80,9 @@ def pretrain(
         )  # fmt: skip
     batch.check(out.key)
     job_settings = JobSettings(
-        learning_rates=(config.learning_rate,) * batch.minibatches * chosen.epochs,
+        learning_rates=(shared_rate(config, config.learning_rate, batch.minibatches),)
+        * batch.minibatches
+        * chosen.epochs,
         epochs=chosen.epochs,
         optimizer=config.optimizer,
         trainable=config.trainable.merging(),

@@ -3,10 +3,10 @@
 import math
 import random
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import polars as pl
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from artifacts.address import ArtifactAddress
 from artifacts.errors import NEW_RUN, BadInputError
@@ -91,6 +91,12 @@ class WarmStartConfig(SftConfig):
     texts_per_step: _TextsPerStep = 4
     learning_rate: _Rate = 1e-4
     schedule: _Schedule = "constant"
+
+    @model_validator(mode="after")
+    def _style_is_read(self) -> Self:
+        if self.text != "derivations":
+            self.refuse_unread(("style",), f"with text = '{self.text}'")
+        return self
 
     @property
     def puzzles(self) -> int:

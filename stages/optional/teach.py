@@ -8,12 +8,12 @@ teacher that is the policy with a demonstration in its prompt).
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-from pydantic import Field
+from pydantic import Field, model_validator
 from safetensors.numpy import load_file
 
 from artifacts.address import ArtifactAddress
@@ -71,6 +71,12 @@ class TeachConfig(Config):
     outcome_weight: float = Field(
         default=0.0, ge=0.0, le=1e6, description="Factor of the advantage of the rewards, which is added; 0: none."
     )
+
+    @model_validator(mode="after")
+    def _style_is_read(self) -> Self:
+        if self.hint == "none":
+            self.refuse_unread(("style",), "with hint = 'none'")
+        return self
 
     def effective(self) -> dict[str, Any]:
         """Returns the settings that enter the identity; the teacher itself is an input."""

@@ -15,7 +15,14 @@ from artifacts.schemas import TOKEN_ADVANTAGES, TOKEN_ADVANTAGES_FILE, VALUES, V
 from stages.context import StageContext
 from stages.grpo.gae import Floats, explained_variances, gae, lambda_of_length, last_token_rewards, normalised
 from stages.grpo.packing import by_completion
-from stages.training.critic import LONGER_CONTEXT, ValueConfig, critic_batch, model_tokens, valued_rollouts
+from stages.training.critic import (
+    LONGER_CONTEXT,
+    ValueConfig,
+    critic_batch,
+    model_tokens,
+    valued_rollouts,
+    warn_of_bounds,
+)
 from stages.training.job import JobSettings
 from stages.training.launch import Target, Weights, batch_file, carry_over, train_and_publish
 from stages.training.schedules.learning_rates import LEARNING_RATE_SETTINGS, learning_rate_at, step_rate
@@ -87,6 +94,7 @@ def value(
     if values and trained:
         return Valued(values, trained)
     table = valued_rollouts(ctx.store, rollouts, grades)
+    warn_of_bounds(config, [table], ctx.log)
     seed = seed_of(rollouts.digest)
     batch, numbers = critic_batch([table], config, config.updates, seed)
 
@@ -110,7 +118,7 @@ def value(
         epoch_seed=seed,
         value=config.job(),
     )
-    to_publish = target if values else replace(target, publish_values=publish)
+    to_publish = replace(target, values=values, publish_values=None if values else publish)
     with batch_file(batch, critic.checkpoint, ctx, where="value.source", remedy=LONGER_CONTEXT) as file:
         trained = train_and_publish(critic, file, job_settings, to_publish, ctx, label=f"value {iteration}")
     published = out.find(identity)

@@ -1,6 +1,9 @@
 """The control groups (cgroups) of this process, version 1 and 2. psutil does not read them."""
 
+import math
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -28,6 +31,14 @@ def control_groups(controller: str) -> Iterator[tuple[Path, Literal["v1", "v2"]]
         group = root / path.lstrip("/")
         for folder in (group, *group.parents[: len(group.parts) - len(root.parts)]):
             yield folder, version
+
+
+def usable_cores() -> int:
+    """Returns the number of cores that this process may keep busy: those it may run on, within the CPU limit."""
+    cores = len(os.sched_getaffinity(0))
+    with suppress(OSError):  # no proc file system
+        cores = min(cores, math.ceil(cpu_quota() or cores))
+    return cores
 
 
 def cpu_quota() -> float | None:

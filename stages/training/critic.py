@@ -1,6 +1,7 @@
-"""Settings of the critic, its batches and a check of its tokenizer, for the stages `value` and `pretrain`."""
+"""Settings of the critic and its batches, for the stages `value` and `pretrain`."""
 
 from collections.abc import Sequence
+from logging import Logger, LoggerAdapter
 from typing import Annotated, Literal, Self
 
 import numpy as np
@@ -133,6 +134,18 @@ def valued_rollouts(store: Store, rollouts: Ref[Rollouts], grades: Ref[Grades]) 
         IntegrityError: The grades are not those of the rollouts.
     """
     return graded_rollouts(store, rollouts, grades).filter(pl.col("advantage").is_not_null())
+
+
+def warn_of_bounds(config: ValueConfig, tables: Sequence[pl.DataFrame], log: Logger | LoggerAdapter[Logger]) -> None:
+    """Logs how many rewards the head `bounded` cannot reach, if any."""
+    rewards = pl.concat([table["reward"] for table in tables])
+    outside = len(rewards) - int(rewards.is_between(config.reward_low, config.reward_high).sum())
+    if config.head == "bounded" and outside:
+        log.warning(
+            "%d of %d rewards, which are from %g to %g, are outside of value.reward_low %g and value.reward_high %g: "
+            "the critic cannot learn them", outside, len(rewards), rewards.min(), rewards.max(), config.reward_low,
+            config.reward_high,
+        )  # fmt: skip
 
 
 def model_tokens(table: pl.DataFrame) -> list[np.ndarray]:

@@ -115,9 +115,12 @@ class LossConfig(Config):
     @model_validator(mode="after")
     def _settings_agree(self) -> Self:
         if self.function is not None:
-            unread = {"kind", "clip_low", "clip_high", "dual_clip", "importance_correction"} & self.model_fields_set
-            if ignored := self.changed(*unread):
-                raise ValueError(f"{', '.join(ignored)} would have no effect on your own loss.function: drop it")
+            unread = ("kind", "clip_low", "clip_high", "dual_clip", "importance_correction")
+            self.refuse_unread(unread, "on your own loss.function")
+        if self.kind in ("cross_entropy", "reinforce", "tanh"):
+            self.refuse_unread(("clip_low", "clip_high"), f"on the loss {self.kind}, which clips nothing")
+        if self.importance_correction == "none":
+            self.refuse_unread(("importance_floor", "importance_cap"), "without importance_correction")
         if self.temperature_of == "loss" and self.importance_correction != "none":
             raise ValueError(
                 "importance_correction compares with the sampler's log-probabilities, which have the sampler's "

@@ -70,6 +70,7 @@ class Target:
         reference: Address of the next averaged reference; None if none is published.
         publish_values: Publishes the values from the file that the job wrote, before the checkpoint. None if the job
             writes no values.
+        values: Values that an interrupted attempt published; None if there are none.
     """
 
     identity: Identity
@@ -78,6 +79,7 @@ class Target:
     inputs: Mapping[str, Ref[Any] | None]
     reference: ArtifactAddress[Checkpoint] | None = None
     publish_values: Callable[[Path], Ref[Any]] | None = None
+    values: Ref[Any] | None = None
 
     def published(self) -> Weights | None:
         """Returns the weights if they and their optimizer state, which comes last, are already published; else None."""
@@ -147,6 +149,8 @@ def train_and_publish(
         if saving is not None:
             unsaved.push(saving.files)
         launch = _Launch(target, ctx, label, saving)
+        if saving is not None:  # else the workers would write the state of an attempt that has failed
+            unsaved.callback(ctx.worker_group.stop)
         job, result = launch.train(weights, batch_file, settings)
         trained = launch.publish(job, result)
         unsaved.pop_all()
@@ -223,7 +227,7 @@ class _Launch:
 
     def publish(self, job: TrainJob, result: TrainResult) -> Weights:
         """Publishes the results in the order in which a later attempt looks for them: the checkpoint after the rest."""
-        target, ctx, values, reference = self._target, self._ctx, None, None
+        target, ctx, values, reference = self._target, self._ctx, self._target.values, None
         if target.publish_values and (file := job.paths.out_values_file):
             values = target.publish_values(file)
             file.unlink()

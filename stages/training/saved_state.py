@@ -79,8 +79,9 @@ class SavingState:
             files.push(self.files)
             self._write.wait()
         state = self._attempt.publish(self._facts, **self._inputs)
-        if not state.reused:
-            # A reused state was published by an interrupted attempt, and its numbers are not those in memory.
+        if state.reused:  # another attempt published it, and its numbers are not those in memory
+            ctx.store.delete(self._attempt.prefix)
+        else:
             self._group.remember(label_of(state, self._settings), self._write)
         self._discard()
         return state

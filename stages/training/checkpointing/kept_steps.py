@@ -61,7 +61,10 @@ class KeptSteps:
                 try:
                     if ref := self._address(step).find(self._identity):
                         return self._ctx.local_folder(ref)
-                except (IntegrityError, BadInputError) as error:
+                except IntegrityError as error:
+                    self._ctx.log.warning("a step checkpoint is damaged, and is written again: %s", error)
+                    self._ctx.store.delete(manifest_key(self._address(step).key))
+                except BadInputError as error:
                     self._ctx.log.warning("a step checkpoint is ignored: %s", error)
         return None
 

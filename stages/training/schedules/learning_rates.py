@@ -48,6 +48,8 @@ class LearningRateConfig(TrainedConfig):
     def _rates_agree(self) -> Self:
         if self.min_learning_rate > self.learning_rate:
             raise ValueError(f"min_learning_rate {self.min_learning_rate} is above learning_rate {self.learning_rate}")
+        if self.learning_rate_of == "step":
+            self.refuse_unread(("least_shares",), "with learning_rate_of = 'step'")
         if self.schedule == "cosine" and self.warmup_iterations >= self.schedule_iterations:
             raise ValueError(
                 f"warmup_iterations {self.warmup_iterations} must be below schedule_iterations "

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Mapping
 
+from stages.processes.cgroups import usable_cores
 from stages.processes.guarded import GuardedProcess
 from stages.training.worker_group.hardware import TrainHardware
 from stages.training.worker_group.job_queue import JobQueue
@@ -40,7 +41,7 @@ def start_agent(queue: JobQueue, hardware: TrainHardware, node_rank: int, networ
         f"--nproc-per-node={hardware.processes}", "-m", "stages.training.worker_group.worker",
         f"--queue={queue.folder}", f"--node-rank={node_rank}",
     ]  # fmt: skip
-    threads = hardware.threads or max(1, len(os.sched_getaffinity(0)) // hardware.processes)
+    threads = hardware.threads or max(1, usable_cores() // hardware.processes)
     environment = worker_environment(threads) | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", **network}
     for name in [name for name in environment if name.startswith("PET_")]:
         del environment[name]  # defaults of torchrun's options, which some clusters set for their own launches

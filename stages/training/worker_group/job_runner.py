@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from artifacts.errors import BadInputError
 from stages.models.shape import DecoderShape, read_shape
+from stages.processes.cgroups import usable_cores
 from stages.training.checkpointing.full_disk import full_disk_reported
 from stages.training.checkpointing.step_checkpoint import StepCheckpoints, resume
 from stages.training.job import ScoreJob, TrainJob
@@ -198,8 +199,8 @@ class JobRunner:
         )  # fmt: skip
 
     def _free_models(self) -> None:
-        """Frees models without a reference, which on GPUs are cycles: compiled layers, and the hooks of FSDP2."""
-        if self._device.type == "cuda":
+        """Frees models without a reference that are cycles: compiled layers on GPUs, and with the hooks of FSDP2."""
+        if self._device.type == "cuda" or self._hardware.world > 1:
             gc.collect()
 
     def _check_memory(self, job: TrainJob, weights: TrainedWeights, batch: TrainerBatch) -> None:
@@ -226,8 +227,7 @@ def _device(hardware: TrainHardware) -> torch.device:
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
         return device
-    cores = len(os.sched_getaffinity(0))
-    torch.set_num_threads(hardware.threads or max(1, cores // int(os.environ["LOCAL_WORLD_SIZE"])))
+    torch.set_num_threads(hardware.threads or max(1, usable_cores() // int(os.environ["LOCAL_WORLD_SIZE"])))
     return torch.device("cpu")
 
 

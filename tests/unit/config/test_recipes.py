@@ -301,6 +301,14 @@ def test_a_wrong_setting_is_named(override: str, message: str) -> None:
         load_recipe("answers_only", [override])
 
 
+def test_a_bounded_critic_reaches_the_rewards_of_cut_completions() -> None:
+    critic = ["grade.advantage={baseline='none', scale='none'}", "value.head=bounded"]
+    with pytest.raises(BadInputError, match=r"reward_low is 0, but a completion that is cut can have the reward -0\.5"):
+        load_recipe("answers_only", critic)
+    load_recipe("answers_only", [*critic, "value.reward_low=-0.5"])
+    load_recipe("answers_only", [*critic, "grade.reward.truncated=zero"])
+
+
 def test_answers_that_are_not_taken_cannot_promote() -> None:
     with pytest.raises(BadInputError, match=r"promote\.mode is greedy, but evaluate\.greedy is false"):
         load_recipe("dr_grpo", ["evaluate.greedy=false"])

@@ -1,5 +1,7 @@
 """What `deerstalker doctor` says of the machine, its GPUs and its software."""
 
+import math
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +22,7 @@ from flows.doctor.facts import SpeedFacts
 from flows.doctor.hardware import Hardware, device_of, load_hardware
 from stages.hardware.compute_type import Choice
 from stages.processes import cgroups
-from stages.processes.cgroups import cpu_quota
+from stages.processes.cgroups import cpu_quota, usable_cores
 from stages.processes.memory import limit_bytes
 from stages.sampling.config import EngineHardware
 from stages.sampling.replicas import compile_cache
@@ -74,6 +76,8 @@ def test_limits_are_those_of_the_control_groups(
     monkeypatch.setattr(cgroups, "PROC", tmp_path / "proc")
     monkeypatch.setattr(cgroups, "CGROUPS", tmp_path / "groups")
     assert (limit_bytes(), cpu_quota()) == (memory, quota)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {*range(64)})
+    assert usable_cores() == (64 if quota is None else math.ceil(quota))
 
 
 def test_gpus() -> None:

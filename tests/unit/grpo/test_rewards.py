@@ -40,7 +40,8 @@ def reward(config: RewardConfig, **changes: Any) -> float:
     ],
 )
 def test_truncation(truncated: bool, policy: str, expected: float) -> None:
-    config = RewardConfig.model_validate({"truncated": policy, "truncation_penalty": 0.25})
+    penalty = {"truncation_penalty": 0.25} if policy == "penalty" else {}
+    config = RewardConfig.model_validate({"truncated": policy, **penalty})
     assert reward(config, truncated=truncated) == expected
 
 

@@ -13,8 +13,8 @@ from safetensors.numpy import save
 from safetensors.torch import load_file, save_file
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
-from artifacts.address import ArtifactAddress
-from artifacts.errors import BadInputError
+from artifacts.address import ArtifactAddress, Attempt
+from artifacts.errors import BadInputError, TransientError
 from artifacts.identity import Identity, sha256_json
 from artifacts.manifest import StoredFile, content_digest
 from artifacts.reading import Artifact
@@ -274,6 +274,37 @@ def test_a_finetune_without_its_state_is_repeated_once(run: Run, caplog: pytest.
     assert other.state is not None and other.state.digest == again.state.digest
     assert Artifact.open(run.store, other.state).manifest.facts == {"repeated": True, "same_weights": False}
     assert "gave other weights" in caplog.records[-1].getMessage()
+
+
+def test_a_state_that_another_process_published_first_leaves_no_files(run: Run) -> None:
+    first = run.step("race", 1, start := Weights(run.model))
+    assert first.state is not None
+    manifest, files = f"{first.state.key}/manifest.json", run.store.list("race/1/optimizer_state")
+    published = run.store.read_bytes(manifest)
+    run.store.delete(manifest)
+    second = run.unsaved_step("race", 1, start)
+    run.store.write_bytes(manifest, published)
+    assert second.saved(run.ctx).state == first.state
+    assert run.store.list("race/1/optimizer_state") == files
+
+
+def test_a_failed_attempt_writes_no_state(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workers would write it later, into a folder that nobody removes."""
+    publish = Attempt[Any].publish
+
+    def failing(attempt: Attempt[Any], *arguments: Any, **inputs: Any) -> Ref[Any]:
+        if attempt.address.kind is Checkpoint:
+            raise TransientError("the store", "no answer")
+        return publish(attempt, *arguments, **inputs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Attempt, "publish", failing)
+        with pytest.raises(TransientError, match="no answer"):
+            run.unsaved_step("failed", 1, Weights(run.model))
+    run.ctx.worker_group.wait_until_written()
+    folder = run.store.local_path("failed/1/optimizer_state")
+    assert folder is not None and not [path for path in folder.rglob("*") if path.is_file()]
+    assert run.step("failed", 1, Weights(run.model)).state is not None
 
 
 def test_damaged_weights_reach_no_trainer(run: Run, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_a_hint_is_the_solvers_derivation_in_the_prompt_of_the_teacher_only() ->
 
 
 def test_the_teachers_name_and_a_style_without_effect_are_no_part_of_the_identity() -> None:
-    a, b = TeachConfig(teacher="a", style="terse"), TeachConfig(teacher="b")
+    a, b = TeachConfig(teacher="a", style="plain"), TeachConfig(teacher="b")
     assert a.effective() == b.effective()
     assert TeachConfig(hint="derivation", style="terse").effective() != TeachConfig(hint="derivation").effective()
 

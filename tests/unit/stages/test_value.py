@@ -43,7 +43,7 @@ from stages.models.stored import base_ref
 from stages.optional.pretrain import pretrain
 from stages.optional.value import Valued, value
 from stages.pack import pack
-from stages.training.critic import PretrainConfig, ValueConfig
+from stages.training.critic import PretrainConfig, ValueConfig, warn_of_bounds
 from stages.training.launch import Weights
 from stages.training.worker_group.hardware import TrainHardware
 from tests.support.adapters import save_adapter
@@ -141,9 +141,11 @@ class Lab:
         )  # fmt: skip
         return replace(valued, critic=valued.critic.saved(ctx or self.ctx))
 
-    def pretrain(self, run: str, rollouts: list[Ref[Rollouts]], grades: list[Ref[Grades]]) -> Weights:
-        chosen = PretrainConfig(run="other", epochs=8, updates=4)
-        config = CONFIG.model_copy(update={"pretrain": chosen})
+    def pretrain(
+        self, run: str, rollouts: list[Ref[Rollouts]], grades: list[Ref[Grades]], epochs: int = 8, **settings: Any
+    ) -> Weights:
+        chosen = PretrainConfig(run="other", epochs=epochs, updates=4)
+        config = CONFIG.model_copy(update={"pretrain": chosen, **settings})
         return pretrain(
             self.ctx, config, self.model, rollouts, grades,
             out=ArtifactAddress(self.store, f"{run}/critic", Critic),
@@ -269,6 +271,21 @@ def test_it_is_pretrained_on_stored_rollouts_and_knows_others(lab: Lab) -> None:
     assert rates == {0.005}, "the critic has the schedule of its own section"
     assert lab.facts(judged.values)["explained_variance/first_token"] > 0.3
     assert lab.pretrain("pretrained", [pair[0] for pair in others], [pair[1] for pair in others]).reused
+
+
+def test_its_pretraining_shares_a_rate_of_the_iteration(lab: Lab) -> None:
+    rollouts, grades = lab.sampled("other/3", 3, lab.model)
+    shared: dict[str, Any] = {"learning_rate_of": "iteration", "least_shares": 8}
+    critic = lab.pretrain("shared", [rollouts], [grades], epochs=1, **shared)
+    assert {step["learning_rate"] for step in lab.facts(critic.checkpoint)["steps"]} == {0.01 / 8}
+
+
+def test_rewards_beyond_the_bounds_of_a_critic_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    table = pl.DataFrame({"reward": [-0.5, 0.0, 1.0, 0.5]})
+    for low, warned in ((-0.5, ""), (0.0, "1 of 4 rewards, which are from -0.5 to 1")):
+        caplog.clear()
+        warn_of_bounds(ValueConfig(head="bounded", reward_low=low), [table], logging.getLogger("critic"))
+        assert warned in caplog.text and bool(caplog.records) == bool(warned)
 
 
 @pytest.mark.long

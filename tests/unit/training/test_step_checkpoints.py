@@ -79,10 +79,14 @@ def test_a_damaged_step_checkpoint_is_left_out(machines: list[Machine], start: t
         first.finetune("damaged", *start)
     (logprobs,) = [key for key in first.kept("damaged") if key.endswith("numbers.safetensors")]
     first.store.write_bytes(logprobs, b"not what it was")
-    resumed = second.finetune("damaged", *start)
-    assert second.done == list(range(1, STEPS + 1))
-    assert any("a step checkpoint is ignored" in line for line in second.log)
-    first.kill_at = 0
+    second.kill_at = 5
+    with pytest.raises(TransientError):
+        second.finetune("damaged", *start)
+    assert second.done[0] == 1
+    assert any("a step checkpoint is damaged" in line for line in second.log)
+    first.kill_at, first.done = 0, []
+    resumed = first.finetune("damaged", *start)
+    assert first.done[0] > 1, "what replaced the damaged one is intact"
     assert resumed.checkpoint.digest == first.finetune("undisturbed", *start).checkpoint.digest
 
 

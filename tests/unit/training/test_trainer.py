@@ -336,7 +336,10 @@ def test_the_sampler_gap_by_hand() -> None:
     ("settings", "message"),
     [
         ({"dual_clip": 3.0, "kind": "cispo"}, "dual_clip bounds"),
-        ({"importance_floor": 3.0}, "above importance_cap"),
+        (
+            {"importance_floor": 3.0, "importance_correction": "token_mask", "old_logprobs": "trainer"},
+            "above importance_cap",
+        ),
         ({"importance_correction": "sequence_mask"}, "needs old_logprobs"),
         ({"temperature_of": "loss"}, "temperature_of 'loss' needs old_logprobs = 'trainer'"),
         ({"kl_clamp": 0.0}, "greater than 0"),
