@@ -10,7 +10,7 @@ from artifacts.documents.checksums import SUMS_NAME, read_sums
 from artifacts.documents.self_checksum import check_seal, checksum_in_name
 from artifacts.errors import BadInputError, IntegrityError
 from artifacts.layout import MANIFEST_NAME, is_sealed
-from artifacts.local.input_files import LARGEST_DOCUMENT, LARGEST_TABLE
+from artifacts.local.input_files import LARGEST_TABLE
 from artifacts.manifest import Manifest
 from artifacts.store.keys import Stray, shown
 from artifacts.store.store import LeadsOutError, MissingKeyError, Store
@@ -167,7 +167,7 @@ def _of_manifest(data: bytes, key: str, result: Verification) -> dict[str, _Stat
 
 def _of_sums(data: bytes, key: str) -> dict[str, _Stated]:
     folder, checksums = key.removesuffix(SUMS_NAME), read_sums(data, key)
-    return {f"{folder}{name}": _Stated(sha256, LARGEST_DOCUMENT) for name, sha256 in checksums.items()}
+    return {f"{folder}{name}": _Stated(sha256, LARGEST_TABLE) for name, sha256 in checksums.items()}
 
 
 def _is_stated(store: Store, key: str, stated: _Stated, listing: str | None) -> bool:

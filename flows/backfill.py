@@ -25,6 +25,7 @@ from flows.config.suites import suite_key
 from flows.inputs.suites import measured_puzzles
 from flows.lookup.history import RunRecord, read_run
 from flows.opening import ProfileName, ProfileOverrides, StoreAddress, fitting_profile, opened_stages
+from flows.orchestration.api_errors import API_ERRORS
 from flows.orchestration.artifact_keys import slug
 from flows.orchestration.tasks import map_some_at_once
 from flows.report.shown_run import publish_report
@@ -141,18 +142,24 @@ def backfill(request: BackfillRequest) -> Backfilled:
         evaluated = _evaluated(request, configs, available, puzzles, split, store, pool)
         outcomes = dict(zip(available, evaluated, strict=True))
     reports = {item: outcome for item, outcome in outcomes.items() if isinstance(outcome, Ref)}
+    failed = [f"{item}: {outcome}" for item, outcome in outcomes.items() if not isinstance(outcome, Ref)]
+    pages = dict[str, str]()
+    for run in runs:
+        try:
+            pages[run] = f"{store.url}/{publish_report(store, run)}"
+        except (*API_ERRORS, DeerstalkerError) as error:
+            failed.append(f"the report of {run}: {error}")
     result = Backfilled(
         suite=suite,
         runs={run: _facts(store, run, reports) for run in runs},
         evaluated=sum(not ref.reused for ref in reports.values()),
         cached=sum(ref.reused for ref in reports.values()),
         skipped=[str(item) for item in chosen if item not in outcomes],
-        reports={run: f"{store.url}/{publish_report(store, run)}" for run in runs},
+        reports=pages,
     )
     create_table_artifact(_rows(result), key=f"suite-{slug(suite)}", description=f"Suite {suite}")
-    failed = [f"{item}: {outcome}" for item, outcome in outcomes.items() if not isinstance(outcome, Ref)]
     if failed:
-        summary = f"{len(failed)} of {len(outcomes)} not evaluated; first {failed[0]}"
+        summary = f"{len(failed)} of {len(outcomes) + len(runs)} not evaluated or not shown; first {failed[0]}"
         raise DeerstalkerError(f"backfill {suite}", summary, "", "the same command tries them again")
     return result
 

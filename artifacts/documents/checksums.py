@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Mapping
 
 from artifacts.documents.self_checksum import check_sealed_list, sealed_list
+from artifacts.errors import IntegrityError
 from artifacts.store.store import MissingKeyError, Store
 
 SUMS_NAME = "SHA256SUMS"
@@ -30,7 +31,9 @@ def write_files(store: Store, folder: str, files: Mapping[str, bytes]) -> None:
 
 def _holds(store: Store, key: str, data: bytes) -> bool:
     try:
-        return store.read_bytes(key) == data
+        return store.read_bytes(key, len(data) + 1) == data
+    except IntegrityError:  # it is larger
+        return False
     except MissingKeyError:
         return False
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from artifacts.errors import BadInputError
 from artifacts.identity import sha256_json
 from artifacts.refs import Checkpoint, OptimizerState, Ref
 from artifacts.store.store import Store
@@ -24,8 +25,8 @@ OWN = "own"
 LEARNING = ("grade", "pack", "finetune")
 """The sections of a recipe that a comparison uses."""
 _DIGITS = 12
-_SLUG_CHARACTERS = 200
-"""A folder name has at most 255 characters, including the digits of the digest at its end."""
+_SLUG_CHARACTERS = 180
+"""A part of a key has at most 200 characters, including the digits of the digest at its end."""
 
 
 @dataclass(frozen=True)
@@ -134,12 +135,14 @@ def _candidate(name: str, own: Recipe, overrides: Sequence[str]) -> ComparedReci
     source = own if name == OWN else load_recipe(name)
     settings = own.model_dump(mode="json")
     same_scale = _scale(source) == _scale(own)
-    if same_scale:
-        settings |= {section: getattr(source, section).model_dump(mode="json") for section in LEARNING}
-    else:
-        for setting, value in algorithm(own, source).items():
-            section, key = setting.split(".")
-            settings[section][key] = value
+    taken, *others = [_taken(own, part, same_scale=same_scale) for part in ([own] if name == OWN else source.parts)]
+    if any(other != taken for other in others):
+        raise BadInputError(
+            f"--recipes {name}", "phases that differ in what a comparison takes of a recipe", "a recipe without them",
+            "name a file with the settings of one phase",
+        )  # fmt: skip
+    for section, values in taken.items():
+        settings[section] |= values
     refuse_other_signals(name, source, own)
     recipe = validate(Recipe, overridden(settings, overrides), name)
     if any(
@@ -153,6 +156,17 @@ def _candidate(name: str, own: Recipe, overrides: Sequence[str]) -> ComparedReci
     return ComparedRecipe(
         name, recipe, "sections" if same_scale else "algorithm", mixed_only=resamples and own.sample.resample is None
     )
+
+
+def _taken(own: Recipe, source: Recipe, *, same_scale: bool) -> dict[str, dict[str, Any]]:
+    """Returns the settings that a comparison takes of a recipe, by section."""
+    if same_scale:
+        return {section: getattr(source, section).model_dump(mode="json") for section in LEARNING}
+    sections: dict[str, dict[str, Any]] = {}
+    for setting, value in algorithm(own, source).items():
+        section, key = setting.split(".")
+        sections.setdefault(section, {})[key] = value
+    return sections
 
 
 def _scale(recipe: Recipe) -> tuple[dict[str, Any], int]:

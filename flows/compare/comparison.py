@@ -9,6 +9,7 @@ from pydantic import Field
 
 from artifacts.address import ArtifactAddress
 from artifacts.config import Config
+from artifacts.errors import BadInputError
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Grades, K, OptimizerState, Puzzles, Ref, Report
@@ -53,7 +54,8 @@ def compare(request: CompareRequest) -> dict[str, Any]:
 
     Each recipe has its own grades, batch, checkpoint and report. Rollouts, starting weights, optimizer state and
     evaluation are the run's; `flows.compare.candidates` says which settings are the recipe's. The reference of a KL
-    term is the model from which the run's first iteration started.
+    term is the run's in this iteration, if the recipe has the same kind of reference, else the model from which the
+    run's first iteration started.
 
     Args:
         request: Run, iteration, recipes, store and profile.
@@ -105,7 +107,8 @@ def _trained_figures(
     layout, recipe = record.layout, candidate.recipe
     policy, puzzles = Ref[Checkpoint](**inputs["weights"]), Ref[Puzzles](**inputs["puzzles"])
     first = Artifact.at(store, layout.iteration(1, "rollouts")).manifest.inputs["weights"]
-    start = starting_weights(recipe, record, number, policy, Ref(**first), store)
+    reference = reference_of(record, number, recipe, Ref(**first))
+    start = starting_weights(recipe, record, number, policy, reference, store)
     grades = stages.run(grade, recipe.grade, rollouts.ref, puzzles, out=at("grades", Grades))
     batch = stages.run(
         pack,
@@ -128,6 +131,23 @@ def _trained_figures(
     report = stages.run(evaluate, own.evaluate, weights.checkpoint, puzzles, split="val", out=at("report", Report))
     manifests = (Artifact.open(store, ref).manifest for ref in (grades, batch, weights.checkpoint, report))
     return {"taken": candidate.taken, "laid_over": candidate.laid_over(own), **comparison_figures(*manifests)}
+
+
+def reference_of(record: RunRecord, number: int, recipe: Recipe, first: Ref[Checkpoint]) -> Ref[Checkpoint]:
+    """Returns the reference of a KL term: the one that the run trained this iteration with, if it has the same kind.
+
+    Raises:
+        BadInputError: The reference follows from earlier iterations, and this one is not trained yet.
+    """
+    kind, own = recipe.finetune.reference, record.recipe_at(number)
+    trained = next((item.manifests.get("finetune") for item in record.iterations if item.number == number), None)
+    used = trained.inputs.get("reference") if trained is not None else None
+    if used is not None and kind == own.finetune.reference:
+        return Ref(**used)
+    if kind in ("periodic", "ema") and kind == own.finetune.reference and number > 1:
+        found = f"no finetune of iteration {number}, whose reference is {kind}"
+        raise BadInputError(f"run {record.layout.run}", found, "a trained iteration", "name an earlier iteration")
+    return first
 
 
 def comparison_figures(grades: Manifest, batch: Manifest, checkpoint: Manifest, report: Manifest) -> dict[str, Any]:

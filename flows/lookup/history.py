@@ -118,6 +118,11 @@ class RunRecord:
     keys: str = ""
 
     @property
+    def planned_iterations(self) -> int:
+        """Number of iterations of its recipe, or of those that it has, if a command added some."""
+        return max(self.recipe["iterations"], *(item.number for item in self.iterations), 0)
+
+    @property
     def graded_iterations(self) -> list[IterationRecord]:
         """The iterations whose completions are stored with the advantages that they are trained with.
 
@@ -212,7 +217,8 @@ def overview(store: Store, damaged: list[Damage] | None = None) -> list[RunOverv
             return None
         with noted(unreadable, layout.recipe):
             recipe = read_recipe(store, layout)
-            run = RunOverview(layout.run, recipe["title"], recipe["iterations"], _iterations_done(store, layout))
+            done = _iterations_done(store, layout)
+            run = RunOverview(layout.run, recipe["title"], max(recipe["iterations"], done), done)
             with noted(unreadable, layout.promoted):
                 run = replace(run, promoted=read_promoted(store, layout.promoted))
         return run

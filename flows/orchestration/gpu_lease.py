@@ -62,7 +62,7 @@ class GpuLease:
             lease = None
             while lease is None:
                 if self._ending.is_set():
-                    raise DeerstalkerError(f"slot of {self.limit}", "the run ended while waiting", "a run that goes on")
+                    raise self._ended()
                 if (lease := self._request(client)) is None:
                     if not waits:
                         return False
@@ -70,12 +70,18 @@ class GpuLease:
                         said = self._obstacle
                         self._log.warning("waiting for a GPU: %s", said)
                     self._ending.wait(_POLL_EVERY_S)
+            if self._ending.is_set():  # `give_back` was called during the request
+                client.release_concurrency_slots_with_lease(lease)
+                raise self._ended()
         if said:
             self._log.warning("has a slot of %s after %.0f s", self.limit, time.monotonic() - began)
         self._lease = lease
         self._renewal_thread = threading.Thread(target=self._keep_renewing, name=f"lease of {self.limit}", daemon=True)
         self._renewal_thread.start()
         return True
+
+    def _ended(self) -> DeerstalkerError:
+        return DeerstalkerError(f"slot of {self.limit}", "the run ended while waiting", "a run that goes on")
 
     def give_back(self) -> None:
         """Frees the slot, or ends the wait for one; if the server does not answer, the slot is free after `LEASE_S`."""

@@ -100,4 +100,5 @@ def _common(home: Path) -> dict[str, str]:
         "PREFECT_HOME": str(home),
         "PREFECT_LOCAL_STORAGE_PATH": str(home / "storage"),
         "PREFECT_MEMO_STORE_PATH": str(home / "memo_store.toml"),
+        "PREFECT_TASKS_RUNNER_THREAD_POOL_MAX_WORKERS": "64",  # else a thread for each stretch of a puzzle set
     }

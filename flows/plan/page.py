@@ -27,13 +27,15 @@ memory_share = {chosen.memory_share}
 kv_cache_gib = "null"
 max_num_seqs = {profile.engine.max_num_seqs}
 max_model_len = {profile.engine.max_model_len or '"null"'}
-eager = false
+eager = {switch[profile.engine.eager]}
+dtype = "{profile.engine.dtype}"
 stall_timeout_s = 120.0
 tensor_parallel_size = {chosen.tensor_parallel_size}
 takes_turns = {switch[chosen.takes_turns]}
 
 [trainer]
 device = "cuda"
+compute_dtype = "{profile.trainer.compute_dtype}"
 processes = {chosen.processes}
 nodes = {chosen.nodes}
 {together}micro_batch_tokens = {chosen.micro_batch_tokens}

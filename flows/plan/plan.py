@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Literal
 
 from artifacts.errors import BadInputError
 from flows.config.model_size import LayerSizes, ModelSize, model_size
@@ -39,7 +38,6 @@ _ASLEEP_GRAPHS_BYTES = GIB
 _SHARES = (0.15, 0.2, 0.3, 0.45, 0.6, 0.75)
 _SHARES_IN_TURNS = (*_SHARES, 0.9)
 _CHUNKS = (512, 2048)
-_COMPUTE: Literal["bf16"] = "bf16"
 
 
 @dataclass(frozen=True)
@@ -279,11 +277,13 @@ def memory_of(recipe: Recipe, profile: Profile, size: ModelSize, gpu_bytes: floa
     """Returns the memory of a recipe and a profile on GPUs with `gpu_bytes` each."""
     assert size.parameters is not None and size.shape is not None
     shape, trainer, engine = size.shape, profile.trainer, profile.engine
-    trainings = _trainings(recipe, trainer, size, _COMPUTE, cuda=True)
+    compute: ComputeType = "fp32" if trainer.compute_dtype == "fp32" else "bf16"
+    served: ComputeType = "fp32" if engine.dtype == "float32" else "bf16"
+    trainings = _trainings(recipe, trainer, size, compute, cuda=True)
     peak = max(trainings, key=lambda training: training.peak)
     on_host = max(_on_host(training, trainer) for training in trainings)
     kept = 0.0 if trainer.cpu_offload else max(training.resident for training in trainings)
-    weights = BYTES[_COMPUTE] * shape.parameters / engine.tensor_parallel_size
+    weights = BYTES[served] * shape.parameters / engine.tensor_parallel_size
     reserved = engine.memory_share * gpu_bytes
     cache = reserved - weights - _ENGINE_BYTES
     if engine.kv_cache_gib is not None:
@@ -292,7 +292,7 @@ def memory_of(recipe: Recipe, profile: Profile, size: ModelSize, gpu_bytes: floa
     longest = max(longest_prompt(part) + part.sample.sampling.max_tokens for part in recipe.parts)
     # vLLM starts only if its cache holds this sequence. It allows less if tokenizer_config.json does.
     required = engine.max_model_len or shape.positions or longest
-    sequences = (sequence_cache_bytes(shape, tokens, BYTES[_COMPUTE]) for tokens in (required, longest))
+    sequences = (sequence_cache_bytes(shape, tokens, BYTES[served]) for tokens in (required, longest))
     least, used = (size / engine.tensor_parallel_size for size in sequences)
     sleeping = _ASLEEP_BYTES + (0 if engine.eager else _ASLEEP_GRAPHS_BYTES)
     asleep, beside = (sleeping, 0.0) if engine.takes_turns else (reserved, kept + _PROCESS_BYTES)

@@ -30,7 +30,7 @@ KEPT = 50
 
 
 class ShownRun:
-    """Shows a run in its tracker and in Prefect's interface; a page that cannot be made is only logged."""
+    """Shows a run in its tracker and in Prefect's interface; what cannot be shown of an iteration is only logged."""
 
     def __init__(
         self,
@@ -60,12 +60,16 @@ class ShownRun:
         """
         if self._record is None and not executed and self.tracker is None:
             return None
-        record = self._up_to(newest)
-        if executed:
-            view = RunView(record, self.store, list(self._figures.values()))
-            self._show_in_prefect(view, slow=time.monotonic() >= self._slow_due_at)
-            self._warn_of_slow_store(record, newest.number)
-        return self._warn(record, executed=executed)
+        try:
+            record = self._up_to(newest)
+            if executed:
+                view = RunView(record, self.store, list(self._figures.values()))
+                self._show_in_prefect(view, slow=time.monotonic() >= self._slow_due_at)
+                self._warn_of_slow_store(record, newest.number)
+            return self._warn(record, executed=executed)
+        except (DeerstalkerError, OSError) as error:  # no decision depends on what is shown
+            self._log.warning("iteration %d is not shown: %s", newest.number, error)
+            return None
 
     def finished(self) -> tuple[str, bool]:
         """Shows the whole run with its test results, and last writes its report, unless that shows just this already.
@@ -91,7 +95,7 @@ class ShownRun:
         """
         n = newest.number
         if self._record is None:
-            whole = read_run(self.store, self.layout.run, up_to=n)
+            whole = read_run(self.store, self.layout.run, damaged=[], up_to=n)
             before = {when: manifest for when, manifest in whole.evaluations.items() if when != "after"}
             record = replace(whole, evaluations=before, suites={})
             self._alarm_points = {item.number: alarm_point(item, record.recipe) for item in record.iterations}

@@ -68,11 +68,11 @@ class BenchmarkedModel(Record):
     model: str
     puzzles: int
     samples: int
-    gradings: dict[str, Accuracy]
+    gradings: dict[str, Accuracy] = Field(min_length=1)
     outcomes: dict[str, int]
     prompt_tokens: float | None
     completion_tokens: float | None
-    cost_per_answer: float | None
+    cost_per_answer: float | None = Field(ge=0.0, allow_inf_nan=False)
     without_usage: int
     latency_s: float
     answers: str

@@ -32,7 +32,8 @@ FAULTS_A_RUN = 12
 S3_EVERY, EXT4_EVERY = 4, 3
 """Every fourth run has its store on S3, and every third writes to ext4 instead of tmpfs."""
 SIZE_MIB = 96
-LATEST_S = 12.0
+LATEST_SHARE = 0.6
+"""The latest moment at which a disk is filled, as a share of the time that an undisturbed run takes alone."""
 LEFT_BYTES = (0, 0, 4 << 10, 16 << 10, 64 << 10, 256 << 10)
 LINE = re.compile(
     r"error: (?P<folder>/\S+): no space left, [0-9.]+ MiB are free; expected room for [^;]+; free some space there \("
@@ -110,11 +111,13 @@ class DiskRun(Run):
     Attributes:
         file_system: tmpfs or ext4.
         server: S3 server of the store; None for a store in a folder.
+        latest_s: The latest moment of a fault after the start of a command.
     """
 
     log_mode: ClassVar[Literal["ab", "wb"]] = "wb"
     file_system: str = "tmpfs"
     server: S3Server | None = None
+    latest_s: float = 0.0
     faults: list[Fault] = field(default_factory=list[Fault])
     disks: dict[str, SmallDisk] = field(default_factory=dict[str, SmallDisk])
 
@@ -179,7 +182,7 @@ class DiskRun(Run):
         left_bytes = self.generator.choice(LEFT_BYTES)
         process = self.start()
         with suppress(subprocess.TimeoutExpired):
-            process.wait(self.generator.uniform(0.0, LATEST_S) if self.generator.random() < 0.9 else 0.0)
+            process.wait(self.generator.uniform(0.0, self.latest_s) if self.generator.random() < 0.9 else 0.0)
         self.remember()
         for disk in full:
             disk.fill(left_bytes)
@@ -234,10 +237,10 @@ def campaign(count: int, scratch: Path, seed: int = 1, at_once: int = 1) -> dict
     """
     with moto_server() as server:
         server.create_bucket(BUCKET)
-        first = DiskRun(_folder(scratch / "undisturbed"), random.Random(seed))
+        first, began = DiskRun(_folder(scratch / "undisturbed"), random.Random(seed)), time.monotonic()
         with first.mounted():
             first.disturb(0)
-            undisturbed = first.digests()
+            undisturbed, latest_s = first.digests(), LATEST_SHARE * (time.monotonic() - began)
         assert undisturbed
         faults, broken, starts = list[Fault](), list[str](), list[int]()
         numbers, began = itertools.count(), time.monotonic()
@@ -249,6 +252,7 @@ def campaign(count: int, scratch: Path, seed: int = 1, at_once: int = 1) -> dict
                 random.Random(f"{seed} {number}"),
                 file_system="ext4" if number % EXT4_EVERY == EXT4_EVERY - 1 else "tmpfs",
                 server=server if number % S3_EVERY == S3_EVERY - 1 else None,
+                latest_s=latest_s,
             )
             with run.mounted():
                 try:

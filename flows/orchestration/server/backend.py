@@ -23,7 +23,13 @@ from artifacts.errors import SEE_DOCTOR, DeerstalkerError, chain_of
 from artifacts.local.full_disk import DiskWatch, temporary_folder
 from artifacts.local.log_tail import tail_of
 from artifacts.store.unreachable import why_unreachable
-from flows.orchestration.server.api_access import private, private_folder
+from flows.orchestration.server.api_access import (
+    CLIENT_VARIABLE,
+    SERVER_VARIABLE,
+    new_auth_string,
+    private,
+    private_folder,
+)
 from flows.orchestration.server.local_server import InstallationRecord, database_lock, running_server
 from stages.processes.guarded import GuardedProcess
 from stages.processes.scratch import PREFIX, Scratch
@@ -46,7 +52,8 @@ class PrefectBackend:
 
     Entering starts a local server without waiting for it, unless PREFECT_API_URL names a server; leaving stops it. A
     local server that dies is started again at the same address. Flows continue, because Prefect's client repeats its
-    requests and the database is a file. Import Prefect inside the block, not before.
+    requests and the database is a file. It asks for a password that only this process and those below it know. Import
+    Prefect inside the block, not before.
 
     Args:
         log: File for the local server's output.
@@ -61,6 +68,7 @@ class PrefectBackend:
         self._missing_folders = [folder for folder in (self._home, *self._home.parents) if not folder.exists()]
         self._alone_since: datetime | None = None
         self._address = ("127.0.0.1", 0)
+        self._auth, self._given_auth = new_auth_string(), os.environ.get(CLIENT_VARIABLE)
         self._answered = self._entered = False
         self._leaving = threading.Event()
         self._disks = DiskWatch((self._home, log.parent, temporary_folder()))
@@ -88,7 +96,9 @@ class PrefectBackend:
         if self._process is not None:
             self._leaving.set()
             self._watch.join()
-            del os.environ["PREFECT_API_URL"]
+            del os.environ["PREFECT_API_URL"], os.environ[CLIENT_VARIABLE]
+            if self._given_auth is not None:
+                os.environ[CLIENT_VARIABLE] = self._given_auth
             self._process.stop()
             self._process = None
         if error is not None and not self._entered:
@@ -173,13 +183,14 @@ class PrefectBackend:
             self._address = listener.getsockname()
             scratch = Scratch(f"{PREFIX}server-")
             script = str(Path(__file__).with_name("server_process.py"))
-            environment = {**os.environ, "PREFECT_SERVER_UI_ENABLED": "false"}
+            environment = {**os.environ, "PREFECT_SERVER_UI_ENABLED": "false", SERVER_VARIABLE: self._auth}
             environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without cached bytecode a start takes 8 s longer
             command = [sys.executable, "-P", script, str(listener.fileno())]
             keep = [listener.fileno(), scratch.lock]
             process = GuardedProcess(command, scratch.path, log, environment, keep=keep)
             scratch.leave()
         os.environ["PREFECT_API_URL"] = f"http://{self._address[0]}:{self._address[1]}/api"
+        os.environ[CLIENT_VARIABLE] = self._auth
         return process
 
     def _wait(self) -> None:

@@ -2,10 +2,11 @@
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from typing import Any, TypeVar
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import (
@@ -23,6 +24,7 @@ from prefect.states import Crashed
 from flows.orchestration.server.database_template import own_database
 
 _FLOW_RUN_ID = re.compile(rb"(?:^|\0)PREFECT__FLOW_RUN_ID=([0-9a-f-]{36})")
+_R = TypeVar("_R")
 _OPEN = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
 
 
@@ -46,7 +48,7 @@ def crash_dead_runs(message: str, *, before: datetime, workers: Collection[str],
     with get_client(sync_client=True) as client:
         dead = [
             run
-            for run in client.read_flow_runs(flow_run_filter=open_runs)
+            for run in _all(client.read_flow_runs, flow_run_filter=open_runs)
             if run.created and run.created < before and _is_lost(run, workers, unclaimed) and str(run.id) not in alive
         ]
         for run in dead:
@@ -71,9 +73,17 @@ def _crash_tasks(client: SyncPrefectClient, run: FlowRun, message: str, before_a
         flow_run_id=TaskRunFilterFlowRunId(any_=[run.id]),
         state=TaskRunFilterState(type=TaskRunFilterStateType(any_=_OPEN), name=None),
     )
-    for task in client.read_task_runs(task_run_filter=open_tasks):
+    for task in _all(client.read_task_runs, task_run_filter=open_tasks):
         if task.flow_run_run_count < before_attempt:
             client.set_task_run_state(task.id, Crashed(message=message), force=True)
+
+
+def _all(read: Callable[..., list[_R]], **filters: Any) -> list[_R]:
+    """Returns what a request finds, of which the API returns 200 at a time."""
+    found: list[_R] = []
+    while page := read(**filters, offset=len(found)):
+        found += page
+    return found
 
 
 def _executed_here() -> set[str]:

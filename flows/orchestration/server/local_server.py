@@ -77,7 +77,7 @@ class InstallationRecord(Document):
 
     Attributes:
         url: Address of the Prefect API.
-        host: Name or address on which the local server listens; None if there is none, or an older version started it.
+        host: Name or address on which the local server listens; None if there is none.
         server: The local server; None if `up --server` names an external one.
         worker: The worker, if one was started.
         gone: Names of earlier workers. They are kept because a run of theirs may still be alive at the next `up`.

@@ -129,7 +129,7 @@ def _values(record: RunRecord, store: Store, iterations: Sequence[IterationFigur
         "title": f"{record.layout.run}: Deerstalker report",
         "run": record.layout.run,
         "recipe_title": record.recipe["title"],
-        "progress": f"{len(trained)} of {record.recipe['iterations']} iterations of GRPO in "
+        "progress": f"{len(trained)} of {record.planned_iterations} iterations of GRPO in "
         f"{_duration(worked_s(record.iterations))}, {each_s:.1f} s each",
         "cards": _cards(record, store, iterations),
         "test": _before_after(record),

@@ -38,7 +38,7 @@ def headline(iterations: Sequence[IterationFigures]) -> str:
 def summary_page(record: RunRecord, store: Store) -> str:
     """Returns the page of results: before and after training, addresses, and a command that runs the promoted model."""
     done = max((item.number for item in record.iterations), default=0)
-    lines = [f"## {record.layout.run}", "", f"{done} of {record.recipe['iterations']} iterations.", ""]
+    lines = [f"## {record.layout.run}", "", f"{done} of {record.planned_iterations} iterations.", ""]
     if record.evaluations:
         lines += [*table(["", *before_after_names(record)], before_after_rows(record)), ""]
     for name, line in preparation_lines(record, code):

@@ -78,7 +78,7 @@ class TerminalView(LiveView):
         parts = [f"{_clock(now - self._started)} elapsed"]
         if self._run is not None:
             layout, recipe = self._run
-            parts = [layout.run, f"iteration {self._iteration} of {recipe.iterations}", *parts]
+            parts = [layout.run, f"iteration {self._iteration} of {max(self._iteration, recipe.iterations)}", *parts]
         newest = self._newest
         if newest and (reward := newest.value("reward")) is not None:
             parts.append(f"reward {reward:.3f}")

@@ -8,6 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
+from artifacts.errors import DeerstalkerError
 from artifacts.layout import RunLayout
 from artifacts.store.store import Store
 from artifacts.verification import Damage
@@ -46,8 +47,13 @@ def watch(store: Store, run: str, samples: int, console: Console) -> None:
         screen, console=console, refresh_per_second=1, vertical_overflow="crop", redirect_stdout=False,
         redirect_stderr=False,
     ):  # fmt: skip
+        took_s = 0.0
         while True:
-            time.sleep(_LOOK_EVERY_S + screen.look() * (1 / _LARGEST_SHARE - 1))
+            time.sleep(_LOOK_EVERY_S + took_s * (1 / _LARGEST_SHARE - 1))
+            try:
+                took_s, screen.trouble = screen.look(), ""
+            except DeerstalkerError as error:  # the store is away, or what was read is being made again
+                screen.trouble = str(error)
 
 
 def sparkline(values: Sequence[float | None], width: int) -> str:
@@ -68,7 +74,11 @@ def sparkline(values: Sequence[float | None], width: int) -> str:
 
 
 class RunScreen:
-    """The newest state of a run that `look` has found, as rich draws it: table, curves, samples, and what is next."""
+    """The newest state of a run that `look` has found, as rich draws it: table, curves, samples, and what is next.
+
+    Attributes:
+        trouble: Why the last look found nothing newer; empty if it did.
+    """
 
     def __init__(self, store: Store, run: str, samples: int = 0) -> None:
         self._store, self._layout, self._count = store, RunLayout(run), samples
@@ -77,6 +87,7 @@ class RunScreen:
         self._samples: list[Sample] = []
         self._sampled: dict[str, str] = {}  # digests of what the samples were read from, by stage
         self._damaged: list[Damage] = []
+        self.trouble = ""
 
     def look(self) -> float:
         """Reads the run again if its files have changed, and returns the seconds that this took.
@@ -137,6 +148,8 @@ class RunScreen:
             parts.append(f"the newest artifact is {max(age.total_seconds(), 0.0):.0f} s old")
         if self._damaged:
             parts.append(f"{len(self._damaged)} damaged files: see `deerstalker verify`")
+        if self.trouble:
+            parts.insert(0, f"not up to date: {self.trouble}")
         return "; ".join(parts)
 
 

@@ -89,6 +89,14 @@ def test_every_single_bit_of_the_files_that_vouch_for_others(folder: Path, name:
             assert not intact(bytes(flipped)), (place, bit, whole[max(0, place - 20) : place + 20])
 
 
+@pytest.mark.long
+def test_a_report_beyond_64_mib_is_written_and_verified(tmp_path: Path) -> None:
+    """A page of 40,000 iterations, or the list of a million puzzles."""
+    store = Store.open(str(tmp_path / "store"))
+    write_files(store, "puzzles/large", {"report.json": bytes((64 << 20) + 1)})
+    assert verify(store).damaged == []
+
+
 @pytest.mark.timeout(600)
 def test_files_that_are_too_large_are_damage_and_not_read_to_their_end(folder: Path, tmp_path: Path) -> None:
     """A terabyte would be hashed for half an hour."""

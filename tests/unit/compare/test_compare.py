@@ -1,6 +1,7 @@
 """Comparisons: what a candidate brings, where it goes, what it starts from, and what is shown of it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Grades, OptimizerState, Ref, Transition
 from artifacts.store.store import Store
 from flows.compare.candidates import OWN, ComparedRecipe, candidates, page_folder, starting_weights
-from flows.compare.comparison import check_rows, comparison_figures
+from flows.compare.comparison import check_rows, comparison_figures, reference_of
 from flows.compare.comparison_report import setting_rows, text_rows, write_report
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_recipe, validate
@@ -100,6 +101,42 @@ def test_a_variation_of_the_runs_recipe_is_taken_as_it_stands(tmp_path: Path) ->
     longer = tmp_path / "longer.toml"
     longer.write_text(mine.read_text().replace("max_tokens = 12\n\n[grade", "max_tokens = 24\n\n[grade"))
     assert candidate(QUICKSTART, str(longer)).taken == "algorithm"
+
+
+def test_phases_of_which_each_would_bring_other_settings_are_refused(tmp_path: Path) -> None:
+    """Only one of them can be compared, and the settings above them are those of no iteration."""
+    mine = tmp_path / "mine.toml"
+    text = Path("deployments/recipes/answers_only.toml").read_text()
+    one, other = '[[phases]]\nname = "a"\niterations = 2\n', '[[phases]]\nname = "b"\n'
+    mine.write_text(f"{text}\n{one}{other}finetune.loss.entropy_coef = 0.1\n")
+    with pytest.raises(BadInputError, match=r"phases that differ in what a comparison takes.*of one phase"):
+        candidate(QUICKSTART, str(mine))
+    mine.write_text(f"{text}\n{other}finetune.loss.clip_high = 0.3\n")
+    assert candidate(QUICKSTART, str(mine)).recipe.finetune.loss.clip_high == 0.3, "not that above the phase"
+
+
+def test_a_kl_term_has_the_reference_that_the_run_had(made: tuple[Store, RunLayout]) -> None:
+    store, layout = made
+    record = read_run(store, layout.run)
+    first, used = (Ref[Checkpoint]("Checkpoint", key, "0" * 64) for key in ("first", "used"))
+
+    def of(kind: str, own: str, *, trained: bool = True) -> Ref[Checkpoint]:
+        recipe = json.loads(json.dumps(record.recipe))
+        recipe["finetune"]["reference"] = own
+        iterations = list(record.iterations)
+        for place, item in enumerate(iterations):
+            made = dict(item.manifests)
+            if item.number == 2 and (finetune := made.pop("finetune", None)) and trained:
+                inputs = {**finetune.inputs, "reference": used.as_json()}
+                made["finetune"] = finetune.model_copy(update={"inputs": inputs})
+            iterations[place] = replace(item, manifests=made)
+        changed = replace(record, recipe=recipe, iterations=iterations)
+        return reference_of(changed, 2, load_recipe("answers_only", [f"finetune.reference={kind}"]), first)
+
+    assert of("periodic", "periodic") == of("base", "base") == used
+    assert of("base", "ema") == of("base", "base", trained=False) == first
+    with pytest.raises(BadInputError, match=r"no finetune of iteration 2, whose reference is ema"):
+        of("ema", "ema", trained=False)
 
 
 def test_overrides_come_last() -> None:

@@ -58,7 +58,7 @@ def test_what_looks_like_a_path_is_checked_as_a_folder(
         ("./model", r"--checkpoint ./model: cannot be read as a folder \(No such file or directory\)"),
         (f"{tmp_path}/model", "No such file or directory"),
         ("~/model", "No such file or directory"),
-        ("~nobody-here/model", "home directory"),
+        ("~nobody-here/model", "No such file or directory"),
         ("./file", "Not a directory"),
         ("./empty", f"no config.json in {tmp_path}/empty"),
         ("~/empty", f"no config.json in {tmp_path}/empty"),

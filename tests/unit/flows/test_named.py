@@ -76,7 +76,7 @@ def with_critic(tmp_path: Path) -> Store:
 def test_a_critic_with_another_head_is_refused_before_the_run_begins(with_critic: Store) -> None:
     linear = load_recipe(str(TINY), [*VALUE, "value.source=judge@1"])
     check_named(linear, with_critic)
-    bounded = load_recipe(str(TINY), [*VALUE, "value.source=judge@1", "value.head=bounded"])
+    bounded = load_recipe(str(TINY), [*VALUE, "value.source=judge@1", "value.head=bounded", "value.reward_low=-1"])
     with pytest.raises(BadInputError, match=r"^value.source: judge@1: a critic with a linear head; .* value.head to"):
         check_named(bounded, with_critic)
 

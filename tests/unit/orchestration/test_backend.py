@@ -57,7 +57,9 @@ SCRIPT = """
             if sys.argv[2] == "ask as a page":
                 import httpx
                 url = os.environ["PREFECT_API_URL"] + "/version"
-                headers = [{"host": "evil.example"}, {"origin": "http://evil.example"}, {}]
+                from flows.orchestration.server.api_access import auth_headers
+                ours = auth_headers(os.environ["PREFECT_API_AUTH_STRING"], {})
+                headers = [{**ours, "host": "evil.example"}, {**ours, "origin": "http://evil.example"}, {}, ours]
                 print(*(httpx.get(url, headers=one, trust_env=False, timeout=60).status_code for one in headers))
             print(backend.pid, flush=True)
     assert "PREFECT_API_URL" not in os.environ
@@ -137,7 +139,7 @@ def test_a_run_killed_on_the_way_is_crashed_by_the_next_command(
 def test_its_server_refuses_foreign_pages_and_nobody_else_reads_what_it_keeps(
     home: Path, returned: subprocess.CompletedProcess[str]
 ) -> None:
-    assert returned.stdout.splitlines()[0] == "421 403 200", returned.stderr
+    assert returned.stdout.splitlines()[0] == "421 403 401 200", returned.stderr
     files = [home / name for name in ("prefect.db", "server.log", "in-use.lock")]
     assert [oct(stat.S_IMODE(path.stat().st_mode)) for path in files] == ["0o600"] * 3
 

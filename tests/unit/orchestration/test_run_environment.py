@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from prefect.settings.models.tasks import TasksRunnerSettings
 
 from flows.orchestration.run_environment import prepare_command_environment
 
@@ -21,6 +22,8 @@ def test_prefect_lives_in_the_data_folder_and_phones_nobody(tmp_path: Path) -> N
     assert os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"
     assert os.environ["DO_NOT_TRACK"] == os.environ["VLLM_NO_USAGE_STATS"] == "1"
     assert os.environ["PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED"] == "false"
+    runner = TasksRunnerSettings()
+    assert runner.thread_pool_max_workers == 64, "a puzzle set of a million has 3,900 stretches"
 
 
 def test_what_the_user_set_stays(tmp_path: Path) -> None:

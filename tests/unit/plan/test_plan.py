@@ -17,7 +17,7 @@ from flows.config.recipes import load_profile, load_recipe
 from flows.doctor.scaling_plot import scaling_plot
 from flows.plan.cluster import GPUS, MIB, Cluster, cluster, gpu_of
 from flows.plan.page import document, lines, profile_text, verdict
-from flows.plan.plan import GIB, make_plan, memory_of
+from flows.plan.plan import GIB, Memory, make_plan, memory_of
 from flows.plan.time import most_rows
 from flows.plan.workload import work_of
 from stages.hardware.compute_type import CudaDevice
@@ -276,13 +276,28 @@ def test_the_written_profile_is_the_plan(tmp_path: Path) -> None:
 
 
 def test_the_written_profile_keeps_what_the_plan_has_read(tmp_path: Path) -> None:
-    changes = ["engine.max_num_seqs=64", "engine.max_model_len=16384", "trainer.reshard_after_forward=false"]
+    changes = [
+        "engine.max_num_seqs=64", "engine.max_model_len=16384", "trainer.reshard_after_forward=false",
+        "engine.eager=true", "engine.dtype=float32", "trainer.compute_dtype=fp32",
+    ]  # fmt: skip
     profile, path = load_profile("cuda", changes), tmp_path / "four.toml"
     fitting = make_plan(load_recipe("open_rs1"), profile, cluster("4xA40")).fitting
     assert fitting is not None
     path.write_text(profile_text(fitting, "open_rs1", "4 x A40", profile))
     given = make_plan(load_recipe("open_rs1"), load_profile(str(path)), cluster("4xA40")).given
     assert (given.settings, given.memory, given.times) == (fitting.settings, fitting.memory, fitting.times)
+
+
+def test_memory_is_that_of_the_profiles_types() -> None:
+    def of(*changes: str) -> Memory:
+        return make_plan(load_recipe("open_rs1"), load_profile("cuda", changes), cluster("4xA40")).given.memory
+
+    plain, wide, served = of(), of("trainer.compute_dtype=fp32"), of("engine.dtype=float32")
+    assert of("trainer.compute_dtype=bf16", "engine.dtype=bfloat16") == plain
+    assert (wide.trainer.activations, wide.trainer.weights) > (plain.trainer.activations, 0)
+    assert wide.trainer.weights < plain.trainer.weights, "masters of fp32 compute themselves"
+    assert wide.engine_weights == plain.engine_weights
+    assert served.engine_weights == 2 * plain.engine_weights and served.least_cache == 2 * plain.least_cache
 
 
 def test_engine_and_trainer_in_turns_need_the_larger_part_only() -> None:

@@ -103,6 +103,37 @@ def test_a_page_that_cannot_be_made_does_not_end_the_run(
         shown.finished()
 
 
+class Broken(Kept):
+    """A tracker whose disk is full."""
+
+    def log(self, iteration: int, figures: Mapping[str, float]) -> None:
+        raise OSError(28, "No space left on device")
+
+
+def test_nothing_that_is_only_shown_ends_the_run(
+    made: tuple[Store, RunLayout], prefect_pages: Pages, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither a tracker, nor a damaged manifest that no stage reads."""
+    store, layout = made
+    newest = read_iteration(store, layout, ITERATIONS)
+    broken = ShownRun(layout, store, Broken(), logging.getLogger("shown"))
+    assert broken.iteration_finished(newest, executed=True) is None
+    assert f"iteration {ITERATIONS} is not shown: [Errno 28] No space" in caplog.text
+    caplog.clear()
+    store.write_bytes(damaged := f"{layout.root}/suites/panel/0001/manifest.json", b"garbage")
+    ShownRun(layout, store, None, logging.getLogger("shown")).iteration_finished(newest, executed=True)
+    store.delete(damaged)
+    assert "not shown" not in caplog.text
+    assert f"{ITERATIONS} of {ITERATIONS} iterations." in prefect_pages["made-summary"]["data"]
+
+
+def test_a_run_that_is_longer_than_its_recipe_says_how_long_it_is(made: tuple[Store, RunLayout]) -> None:
+    store, layout = made
+    record = read_run(store, layout.run)
+    assert replace(record, recipe={**record.recipe, "iterations": 1}).planned_iterations == ITERATIONS
+    assert replace(record, iterations=[]).planned_iterations == ITERATIONS == record.planned_iterations
+
+
 def test_the_summary_names_the_iteration_that_is_promoted_by_now(
     made: tuple[Store, RunLayout], shown: ShownRun, prefect_pages: Pages
 ) -> None:

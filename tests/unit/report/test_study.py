@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from pydantic import ValidationError
 from rich.console import Console
 
 from artifacts.errors import BadInputError
@@ -88,6 +90,12 @@ def model_of(name: str, accuracy: float, cost: float | None) -> BenchmarkedModel
         gradings={"strict": Accuracy(letters=letters, all_right=letters, unread={})}, outcomes={"answered": 64},
         prompt_tokens=5.0, completion_tokens=1000.0, cost_per_answer=cost, without_usage=0, latency_s=1.0, answers="a",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("change", [{"gradings": {}}, {"cost_per_answer": -1.0}, {"cost_per_answer": math.inf}])
+def test_figures_that_cannot_be_drawn_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=next(iter(change))):
+        BenchmarkedModel.model_validate({**model_of("a", 0.5, 0.1).model_dump(), **change})
 
 
 def test_the_learning_curve_of_a_long_run_has_fewer_points(

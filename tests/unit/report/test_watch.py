@@ -1,5 +1,6 @@
 """`show --watch` and `show --samples`: what a person sees of a run that goes on, from its store."""
 
+import itertools
 import os
 import pty
 import shutil
@@ -13,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from artifacts.address import ArtifactAddress
+from artifacts.errors import TransientError
 from artifacts.identity import Identity
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
@@ -23,6 +25,7 @@ from flows.cli.app import run_command
 from flows.cli.console.output import terminal
 from flows.lookup.history import read_run
 from flows.report.example_group import find_samples
+from flows.report.terminal import watch
 from flows.report.terminal.samples import print_samples
 from flows.report.terminal.watch import RunScreen, sparkline
 from tests.support.made_run import copied_store
@@ -96,6 +99,33 @@ def test_a_screen_is_as_wide_as_the_terminal(made: tuple[Store, RunLayout]) -> N
     lines = drawn(screen, width=60)
     assert max(map(len, lines)) <= 60
     assert lines[1].startswith("finished: ")
+
+
+def test_a_store_that_does_not_answer_ends_no_watch(
+    made: tuple[Store, RunLayout], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = itertools.count(1)
+    look = RunScreen.look
+
+    def unsteady(screen: RunScreen) -> float:
+        match next(looks):
+            case 2:
+                raise TransientError("the store", "no answer")
+            case 4:
+                raise KeyboardInterrupt
+            case _:
+                return look(screen)
+
+    monkeypatch.setattr(RunScreen, "look", unsteady)
+    monkeypatch.setattr(watch, "_LOOK_EVERY_S", 0.0)
+    console = Console(file=StringIO(), force_terminal=True, width=120, height=40)
+    with pytest.raises(KeyboardInterrupt):
+        watch.watch(made[0], "made", 0, console)
+    assert next(looks) == 5
+    screen = RunScreen(made[0], "made")
+    look(screen)
+    screen.trouble = "no answer"
+    assert drawn(screen)[1].startswith("not up to date: no answer; finished: ")
 
 
 def test_a_damaged_file_is_counted(going_on: Path) -> None:
