@@ -479,7 +479,8 @@ def test_a_conversion_ends_with_the_process_that_needs_it(folder: Path, tmp_path
     descendants = Descendants(mark, tmp_path)
 
     def converting() -> list[int]:
-        return [pid for pid, command in descendants.living().items() if "-m stages.models.convert" in command]
+        living = descendants.living().items()
+        return [pid for pid, command in living if "-m stages.models.convert" in command and "guard.py" not in command]
 
     wait_until(lambda: bool(converting()), 60, descendants.living, 0.01)
     for pid in converting():
