@@ -302,11 +302,11 @@ class Recipe(Config):
                 f"grade.advantage has baseline {advantage.baseline!r} and level {advantage.level!r}, but the baseline "
                 "is the critic: set baseline and scale to none, and level to outcome"
             )
-        reward, bounded = self.grade.reward, self.value is not None and self.value.head == "bounded"
+        reward, value = self.grade.reward, self.value
         least = -reward.truncation_penalty if reward.truncated in ("penalty", "soft_overlong") else 0.0
-        if self.value is not None and bounded and least < self.value.reward_low:
+        if value is not None and value.head == "bounded" and least < value.reward_low:
             raise ValueError(
-                f"value.reward_low is {self.value.reward_low:g}, but a completion that is cut can have the reward "
+                f"value.reward_low is {value.reward_low:g}, but a completion that is cut can have the reward "
                 f"{least:g}: lower reward_low, or set grade.reward.truncated to another rule"
             )
         if self.finetune.loss.positive_nll and not self.pack.mark_right:

@@ -194,14 +194,13 @@ def _convert(*arguments: str, early: EarlyShape | None = None, network: bool = F
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without cached bytecode the import of torch takes minutes
     shape_folder = "" if early is None else str(early.folder)
     command = [sys.executable, "-P", "-m", "stages.models.convert", *arguments, shape_folder]
-    waiting = early
     with tempfile.TemporaryFile() as log:
         child = GuardedProcess(command, Path(tempfile.mkdtemp(prefix="deerstalker-convert-")), log, environment)
         try:
             while (status := child.exit_code()) is None:
-                if waiting is not None and SHAPE_KNOWN in _lines(log):
-                    waiting.tell()
-                    waiting = None
+                if early is not None and SHAPE_KNOWN in _lines(log):
+                    early.tell()
+                    early = None
                 time.sleep(_LOOK_S)
         finally:
             child.kill()

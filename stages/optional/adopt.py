@@ -1,7 +1,7 @@
 """The stage that publishes a LoRA adapter from outside the store as a checkpoint, so that a run can continue it."""
 
 import re
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from artifacts.address import ArtifactAddress
@@ -118,12 +118,17 @@ def adapter_folder(adapter: str) -> Path:
 
     match = _HUB_ID.fullmatch(adapter)
     assert match is not None  # checked by `local_adapter`
-    folder = Path()
+
+    def fetched(name: str) -> Path:
+        return Path(hf_hub_download(match["id"], name, revision=match["revision"])).parent
+
     try:
-        for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS, *TEMPLATE_FILES):
-            with nullcontext() if name not in TEMPLATE_FILES else suppress(EntryNotFoundError):
-                folder = Path(hf_hub_download(match["id"], name, revision=match["revision"])).parent
-                read_adapter_config(folder)
+        folder = fetched(ADAPTER_CONFIG)
+        read_adapter_config(folder)
+        fetched(ADAPTER_WEIGHTS)
+        for name in TEMPLATE_FILES:
+            with suppress(EntryNotFoundError):
+                fetched(name)
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         problem = f"{adapter} cannot be fetched ({' '.join(str(error).split())[:200]})"
         remedy = "check the name, the network, and the token for a private model"

@@ -79,10 +79,9 @@ def pretrain(
             f"{NEW_RUN}, with other iterations or without value.pretrain",
         )  # fmt: skip
     batch.check(out.key)
+    rate = shared_rate(config, config.learning_rate, batch.minibatches)
     job_settings = JobSettings(
-        learning_rates=(shared_rate(config, config.learning_rate, batch.minibatches),)
-        * batch.minibatches
-        * chosen.epochs,
+        learning_rates=(rate,) * batch.minibatches * chosen.epochs,
         epochs=chosen.epochs,
         optimizer=config.optimizer,
         trainable=config.trainable.merging(),

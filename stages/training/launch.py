@@ -148,9 +148,8 @@ def train_and_publish(
         saving = SavingState(target.state.attempt(target.identity), ctx) if target.state else None
         if saving is not None:
             unsaved.push(saving.files)
+            unsaved.callback(ctx.worker_group.stop)  # else they would write the state of an attempt that has failed
         launch = _Launch(target, ctx, label, saving)
-        if saving is not None:  # else the workers would write the state of an attempt that has failed
-            unsaved.callback(ctx.worker_group.stop)
         job, result = launch.train(weights, batch_file, settings)
         trained = launch.publish(job, result)
         unsaved.pop_all()

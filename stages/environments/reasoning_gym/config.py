@@ -56,16 +56,15 @@ class ReasoningGymConfig(GeneratorConfig):
 
         One with a release is checked when its items are made, because reports read it without the package.
         """
-        if not isinstance(data, dict) or data.get("release") is not None:
-            config = handler(data)
-            if config.task in REFUSED:
-                raise ValueError(f"{config.environment} is refused: {REFUSED[config.task]}")
-            return config
-        config = handler({**data, "release": installed_release()})
-        from stages.environments.reasoning_gym.generators import setting_problem
+        is_new = isinstance(data, dict) and data.get("release") is None
+        config = handler({**data, "release": installed_release()} if is_new else data)
+        if config.task in REFUSED:
+            raise ValueError(f"environment: {config.environment} is refused: {REFUSED[config.task]}")
+        if is_new:
+            from stages.environments.reasoning_gym.generators import setting_problem
 
-        if problem := setting_problem(config.task, config.level, json.dumps(config.attributes)):
-            raise ValueError(problem)
+            if problem := setting_problem(config.task, config.level, json.dumps(config.attributes)):
+                raise ValueError(problem)
         return config
 
     @property

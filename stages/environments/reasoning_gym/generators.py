@@ -16,7 +16,6 @@ from importlib import import_module
 from typing import Any
 
 from artifacts.documents.suggestions import did_you_mean
-from stages.environments.reasoning_gym.refused import REFUSED
 
 LONGEST_ANSWER = 20_000
 """Characters of the longest answer that is scored."""
@@ -89,8 +88,6 @@ def is_scorable(task: str, answer: str) -> bool:
 def setting_problem(task: str, level: int | None, attributes: str) -> str | None:
     """Returns why the settings of a task, its attributes as JSON, cannot be used; None if they can."""
     factory = _factory()
-    if task in REFUSED:
-        return f"environment: reasoning_gym:{task} is refused: {REFUSED[task]}"
     if task not in factory.DATASETS:
         return f"environment: reasoning-gym has no generator {task!r}{did_you_mean(task, factory.DATASETS)}"
     if level is not None:

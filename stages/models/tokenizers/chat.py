@@ -163,8 +163,8 @@ class ChatTokenizer:
         The special tokens above all others do not count: that for pictures in Gemma 3 1B, which reads none, is above
         the vocabulary of the model.
         """
-        size = self._tokenizer.get_vocab_size(with_added_tokens=True)
-        while size - 1 in self.special_ids - {*self.eos_ids}:
+        size, optional = self._tokenizer.get_vocab_size(with_added_tokens=True), self.special_ids - {*self.eos_ids}
+        while size - 1 in optional:
             size -= 1
         return size
 
