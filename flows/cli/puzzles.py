@@ -1,7 +1,6 @@
 """`deerstalker puzzles make`, `puzzles solve` and `puzzles prove`."""
 
 import json
-import os
 import shutil
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
@@ -29,6 +28,7 @@ from stages.environments import environment as environments
 from stages.environments.capabilities import HasLevels, Proves, needs
 from stages.environments.published import read_puzzles
 from stages.environments.puzzle import Checked, DeductionCounts, Puzzle
+from stages.processes.cgroups import usable_cores
 
 puzzles = App(name="puzzles", version=version)
 
@@ -205,7 +205,7 @@ def solve(file: str, /, *, minimal: Flag = False, options: Output = OUTPUT) -> N
         minimal: Also prove that every clue is needed.
     """
     puzzles = read_puzzles(file)
-    workers = min(len(puzzles), len(os.sched_getaffinity(0)))
+    workers = min(len(puzzles), usable_cores())
     with ProcessPoolExecutor(workers) as pool:
         checked = list(pool.map(partial(_check, minimal=minimal), puzzles))
     report: dict[str, Any] = {

@@ -16,6 +16,7 @@ from flows.plan.workload import Lengths, steps_of, typical_completion
 from stages.context import Profile
 from stages.grpo.packing import PackConfig
 from stages.hardware.compute_type import ComputeType, CudaDevice, cuda_devices, engine_build
+from stages.processes.cgroups import usable_cores
 from stages.processes.memory import limit_bytes
 
 _UNIT = 64
@@ -186,7 +187,7 @@ def _fits_here(
     compute = trainer.on_this_machine(size.shape.hidden if size.shape else None).compute_dtype
     one = process_memory(part, trainer, size, cast("ComputeType", compute), cuda=False)
     engine_on_cuda = engine_build()[0] == "vllm"
-    replicas = replica_count(engine, size, len(os.sched_getaffinity(0)), len(devices), cuda=engine_on_cuda)
+    replicas = replica_count(engine, size, usable_cores(), len(devices), cuda=engine_on_cuda)
     of_engines = 0.0
     if not engine_on_cuda:
         kind: ComputeType = "fp32" if engine.on_this_machine().dtype == "float32" else "bf16"

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from artifacts.errors import BadInputError
 from artifacts.local.input_files import LARGEST_WEIGHTS, open_regular, read_regular, reason
 from stages.models.json_file import shown, strict_json
+from stages.processes.cgroups import usable_cores
 
 ITEM_BYTES = {
     "BF16": 2, "F16": 2, "F32": 4, "F64": 8, "F8_E4M3": 1, "F8_E5M2": 1,
@@ -96,7 +97,7 @@ def write_floats(
         offset = span[1]
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    threads = len(os.sched_getaffinity(0))
+    threads = usable_cores()
     with path.open("wb") as file, ThreadPoolExecutor(threads) as pool:
         file.write(struct.pack("<Q", len(text)) + text)
         file.truncate(size := file.tell() + offset)

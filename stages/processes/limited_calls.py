@@ -24,6 +24,7 @@ import psutil
 
 from artifacts.errors import DeerstalkerError
 from stages.processes.awake import AwakeClock
+from stages.processes.cgroups import usable_cores
 from stages.processes.late import killed_after
 from stages.processes.process_pool import end_with_parent, exit_code, start_worker
 
@@ -75,7 +76,7 @@ class LimitedCalls:
     ) -> None:
         self._start = (load, arguments, memory_bytes, limit_s * _WALL_FACTOR + _GRACE_S)
         self._limit_s, self._load_s = limit_s, load_s
-        self._workers = workers or len(os.sched_getaffinity(0))
+        self._workers = workers or usable_cores()
         self._idle: list[_Worker] = []
         self._started: set[_Worker] = set()
         self._lock = threading.Lock()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from artifacts.errors import DeerstalkerError, TransientError
+from stages.processes.cgroups import usable_cores
 from stages.processes.scratch import own, socket_parent
 
 _folder_locks: dict[Path, int] = {}
@@ -74,7 +75,7 @@ class Pool:
     """
 
     def __init__(self, workers: int | None) -> None:
-        self.workers = workers or len(os.sched_getaffinity(0))
+        self.workers = workers or usable_cores()
         self._threads = ThreadPoolExecutor(self.workers, "pool")
         self._lock = threading.Lock()
         self._started: list[_Worker] = []

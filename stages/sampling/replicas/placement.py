@@ -8,6 +8,7 @@ from pathlib import Path
 
 from artifacts.errors import BadInputError
 from stages.hardware.compute_type import cuda_capabilities, engine_build
+from stages.processes.cgroups import usable_cores
 from stages.sampling.config import EngineHardware
 from stages.sampling.replicas.threads import is_small
 
@@ -40,7 +41,7 @@ def check(hardware: EngineHardware) -> None:
     if hardware.replicas == "auto":
         return
     on_cpu, size = _on_cpu(), hardware.tensor_parallel_size
-    available = len(os.sched_getaffinity(0)) if on_cpu else len(_devices())
+    available = usable_cores() if on_cpu else len(_devices())
     each = size * ((hardware.threads or 1) if on_cpu else 1)
     most = max(available // each, 1)
     if hardware.replicas > most:
@@ -59,7 +60,7 @@ def places(hardware: EngineHardware, model_dir: Path) -> list[ReplicaPlace]:
     check(hardware)
     if hardware.elsewhere:
         return []
-    small, cores = is_small(model_dir), len(os.sched_getaffinity(0))
+    small, cores = is_small(model_dir), usable_cores()
     count = replica_count(hardware, small=small, cores=cores, gpus=len(_devices()), on_cpu=_on_cpu())
     return [_place(hardware, number, count) for number in range(count)]
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import BadInputError
+from stages.processes import cgroups
+from stages.processes.process_pool import Pool
 from stages.sampling.config import EngineHardware
 from stages.sampling.replicas.placement import check, places
 from stages.sampling.replicas.threads import SMALL_MODEL_BYTES, cpu_threads
@@ -59,6 +61,15 @@ def test_a_small_model_has_an_engine_a_core_on_a_cpu_and_a_large_one_has_one(mod
     pair = places(hardware.model_copy(update={"replicas": 2, "kv_cache_gib": None}), large)
     assert [cpu_threads(place.hardware, large) for place in pair] == [3, 3]
     assert {(place.hardware.kv_cache_gib, place.hardware.memory_share) for place in pair} == {(None, 0.3)}
+
+
+@pytest.mark.usefixtures("cores")
+def test_the_cpu_limit_of_a_container_bounds_engines_and_processes(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroups, "cpu_quota", lambda: 2.5)
+    assert len(places(EngineHardware(), model)) == 3
+    assert Pool(None).workers == 3
 
 
 @pytest.mark.usefixtures("gpus")
