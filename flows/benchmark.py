@@ -43,6 +43,7 @@ from stages.answering.stored import answers_key, missing_questions, stored_answe
 from stages.environments.tables import are_episodes, read_split
 from stages.environments.thoughts import thought_opened
 from stages.evaluate import EvaluateConfig
+from stages.strategies.config import check_temperatures
 
 
 class BenchmarkRequest(Config):
@@ -106,7 +107,7 @@ def benchmark(request: BenchmarkRequest) -> Benchmark:
     for model in models:
         if isinstance(model, CheckpointModel):
             check_checkpoint(model.checkpoint, store)
-    models = [_as_trained(model, store) for model in models]
+    models = [_as_trained(model, store, request.samples) for model in models]
     samples = any(isinstance(model, CheckpointModel) for model in models)
     with opened_stages(store, fitting_profile(request.profile, request.profile_overrides, samples=samples)) as stages:
         name = request.puzzles or suite_key(request.suite or "")
@@ -147,11 +148,16 @@ def check_turns(models: Sequence[ApiModel | CheckpointModel], puzzles: pl.DataFr
         )  # fmt: skip
 
 
-def _as_trained(model: ApiModel | CheckpointModel, store: Store) -> ApiModel | CheckpointModel:
-    """Returns a model of the file; a checkpoint of a run has the run's limits where the file sets none."""
+def _as_trained(model: ApiModel | CheckpointModel, store: Store, samples: int) -> ApiModel | CheckpointModel:
+    """Returns a model of the file; a checkpoint of a run has the run's limits where the file sets none.
+
+    Raises:
+        BadInputError: A checkpoint is asked for several samples at temperature 0.
+    """
     if isinstance(model, ApiModel):
         return model
     parameters = as_trained(model.parameters, trained_sampling(model.checkpoint, store))
+    check_temperatures(parameters.model_copy(update={"samples_per_prompt": samples}), f"model {model.name!r}")
     return model.model_copy(update={"parameters": parameters})
 
 

@@ -52,7 +52,8 @@ class Profile(Config):
         default=24 * 3600.0,
         gt=0,
         le=1e8,
-        description="Seconds after which a stage fails; a wait for a GPU slot does not count.",
+        description="Seconds after which a stage fails; a wait for a GPU slot does not count. Stages in "
+        "threads have no limit: puzzles, backfill, sampling ahead, saved states.",
     )
     gpu_slot: str | None = Field(
         default=None,
@@ -72,8 +73,8 @@ class Profile(Config):
     )
     allow_constant_reward: bool = Field(
         default=False,
-        description="Continue even if all rewards of the first iteration are the same, or none of its answers could be "
-        "read. Without it the run stops there, because such a run usually learns nothing.",
+        description="Continue even if all advantages of the first iteration are 0, or none of its answers could be "
+        "read (32 completions or more). Without it the run stops there, because such a run usually learns nothing.",
     )
     keep_state_every: int | None = Field(
         default=None,

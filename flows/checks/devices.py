@@ -9,7 +9,7 @@ from stages.sampling.config import EngineHardware
 from stages.training.worker_group.hardware import TrainHardware
 
 GIB = 1 << 30
-CUDA_BUILDS = "install deerstalker[cuda] (in a clone: `uv sync --no-group cpu --group cuda`)"
+CUDA_BUILDS = "install deerstalker[cuda] (in a clone: `uv sync --no-group cpu --group cuda`, `export UV_NO_SYNC=1`)"
 """What to do without the builds of vLLM and torch for GPUs."""
 CPU_BUILDS = "install deerstalker[cpu] (in a clone: `uv sync`)"
 """What to do without those for CPUs."""

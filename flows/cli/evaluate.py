@@ -22,7 +22,7 @@ def evaluate(
 
     Args:
         checkpoint: A run, RUN@ITERATION, a checkpoint's key, a Hugging Face folder, hub:ID[@REVISION],
-            gguf:PACKAGE/FILE or recipe:NAME.
+            gguf:PACKAGE/FILE, or recipe:NAME of a recipe that starts from a model with weights.
         puzzles: A JSON file in the published format, RUN:SPLIT with train, val or test, or KEY:SPLIT of a set made by
             puzzles make.
         suite: Instead of --puzzles: a suite of the package (such as panel or math500), or a TOML file with a title and

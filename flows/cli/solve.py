@@ -57,7 +57,7 @@ def solve(
     samples: int = 1,
     temperature: float = 0.0,
     max_tokens: Annotated[int | None, Optional] = None,
-    tool_calls: int = 0,
+    tool_calls: Annotated[int | None, Optional] = None,
     stop: Annotated[tuple[str, ...], Repeated] = (),
     stop_token_ids: Annotated[tuple[int, ...], Repeated] = (),
     explain: Flag = False,
@@ -71,12 +71,14 @@ def solve(
         checkpoint: A run (its promoted checkpoint), RUN@ITERATION, a checkpoint's key, or any other form that evaluate
             takes.
         index: Number of the puzzle in the file or split, from 0.
-        samples: Number of answers.
+        samples: Number of answers; several need a temperature above 0.
         temperature: Sampling temperature; 0 takes the most likely answer.
         max_tokens: Maximum length of an answer, in tokens; by default that of the run's training, or 256 for others.
-        tool_calls: Number of times that an answer may ask the environment's solver.
-        stop: String that ends an answer; may be repeated.
-        stop_token_ids: Token that ends an answer, besides the model's own; may be repeated.
+        tool_calls: Number of times that an answer may ask the environment's solver; by default as in the run's
+            training.
+        stop: String that ends an answer; may be repeated; by default as in the run's training.
+        stop_token_ids: Token that ends an answer, besides the model's own; may be repeated; by default as in the run's
+            training.
         explain: Print the answer line by line with a verdict on each statement about the puzzle, the clues that decide
             it, and the first false step.
     """
@@ -88,13 +90,18 @@ def solve(
 
     question = read_question(file, index, options.store)
     explained = explained_puzzle(question, file) if explain else None
-    settings: dict[str, Any] = {"samples_per_prompt": samples, "temperature": temperature, "tool_calls": tool_calls}
-    limits = {"max_tokens": max_tokens, "stop": stop or None, "stop_token_ids": stop_token_ids or None}
+    settings: dict[str, Any] = {"samples_per_prompt": samples, "temperature": temperature}
+    limits = {
+        "max_tokens": max_tokens,
+        "tool_calls": tool_calls,
+        "stop": stop or None,
+        "stop_token_ids": stop_token_ids or None,
+    }
     settings |= {name: value for name, value in limits.items() if value is not None}
     given = validate(SamplingConfig, settings, "solve")
     check_temperatures(given, "solve")
-    tool_output = solver_of(question, file) if given.tool_calls else None
     sampling = as_trained(given, trained_sampling(checkpoint, Store.open(options.store)))
+    tool_output = solver_of(question, file) if sampling.tool_calls else None
     completions, opened = _completions(question, checkpoint, sampling, options, tool_output)
     puzzle, judge = (_after_prompt(item, opened) for item in (question.puzzle, explained))
     print_answers(puzzle, checkpoint, completions, options, judge)
@@ -210,12 +217,12 @@ def solver_of(question: AskedPrompt, where: str) -> Callable[[list[str]], list[s
         BadInputError: The environment has no solver that completions can ask, or a clue cannot be read.
     """
     puzzle = _puzzle_of(question, where)
-    solver = needs(get(puzzle.environment), AnswersCalls, where, "leave out --tool-calls")
+    solver = needs(get(puzzle.environment), AnswersCalls, where, "set --tool-calls 0")
     try:
         solver.asked(puzzle)
     except BadInputError as error:
         raise BadInputError(
-            f"{where}, {error.where}", error.found, error.expected, "leave out --tool-calls to ask any prompt"
+            f"{where}, {error.where}", error.found, error.expected, "set --tool-calls 0 to ask any prompt"
         ) from error
     return lambda statements: solver.tool_output(statements, puzzle)
 

@@ -157,7 +157,7 @@ def _print_unfinished(writes: Sequence[Unfinished]) -> None:
     if len(writes) > _UNCHECKED_SHOWN:
         print_line(f"unfinished: {len(writes) - _UNCHECKED_SHOWN} more")
     if writes:
-        print_line("unfinished writes are under way or were killed; `deerstalker prune` removes those older than a day")
+        print_line("unfinished writes are under way or were killed; `prune --yes` removes those older than a day")
 
 
 def _progress(done: int, total: int) -> None:

@@ -114,7 +114,7 @@ def load_models(name: str, only: Sequence[str] = ()) -> list[ApiModel | Checkpoi
             temperature that vLLM does not take, or an unknown name in `only`.
     """
     models = list(load_settings(ModelsFile, "models", name, ()).models)
-    check_temperatures(models, f"{name}: models")
+    check_temperatures(models, f"{name}: models", samples=False)
     names = [model.name for model in models]
     for wanted in only:
         if wanted not in names:

@@ -36,7 +36,7 @@ class RewardConfig(Config):
     function: UserFunction | None = Field(
         default=None,
         description="Your own term, FILE.py:NAME, which is added to the others (docs/own_loss.md); with "
-        "accuracy_weight 0 it is the whole reward.",
+        "accuracy_weight 0 and truncated graded it is the whole reward.",
     )
     function_limit_s: float = Field(
         default=1.0,

@@ -1,5 +1,11 @@
-"""Sampling into shards, group by group, so that finished groups survive a crash."""
+"""Sampling into shards, group by group, so that finished groups survive a crash.
 
+The groups that a crash leaves are those that ended early. If the others got new random numbers, short completions would
+be kept and long ones drawn again, and a resumed sample would be shorter on average than an undisturbed one. So each
+group has a seed of its own, with which it is sampled again.
+"""
+
+import hashlib
 import json
 import threading
 import time
@@ -102,7 +108,8 @@ def collect_prompts(
     group_numbers = {name: index for index, name in enumerate(names)}
     reused = group_numbers.keys() & set(stored["prompt_id"].to_list()) if stored is not None else set[str]()
     folder = ctx.local_folder(weights)
-    prompts = [prompt_of(name) for name in names if name not in reused]
+    place = f"{ctx.profile.engine.seed}\n{attempt.prefix}/{stem}"
+    prompts = [_seeded(prompt_of(name), place) for name in names if name not in reused]
     context_tokens = longest_sequence(folder, ctx.profile.engine.max_model_len)
     _check_room(prompts, context_tokens)
     started = time.perf_counter()
@@ -196,6 +203,12 @@ def longest_sequence(folder: Path, max_model_len: int | None) -> int:
     """Returns the longest sequence of a model, in tokens."""
     positions = read_shape(folder).max_positions
     return positions if max_model_len is None else min(positions, max_model_len)
+
+
+def _seeded(prompt: Prompt, place: str) -> Prompt:
+    """Returns a prompt with the seed that it has at a place: in a file of an attempt at an artifact."""
+    digest = hashlib.sha256(f"{place}\n{prompt.prompt_id}".encode()).digest()
+    return replace(prompt, seed=int.from_bytes(digest[:7]))
 
 
 def _check_room(prompts: Sequence[Prompt], context_tokens: int) -> None:

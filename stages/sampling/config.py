@@ -199,8 +199,8 @@ class EngineHardware(Config):
     )
     api_key_env: Annotated[str, Field(pattern=r"^[A-Z_][A-Z0-9_]*$", max_length=60)] | None = Field(
         default=None,
-        description="Name of the environment variable that holds the key of the engines at `external_urls`; null: they "
-        "require none. The key itself is never written anywhere",
+        description="Name of the environment variable that holds the key of the engines at `external_urls`, each of "
+        "which requires one. The key itself is never written anywhere",
     )
     adapter_rank: int = Field(
         default=0,

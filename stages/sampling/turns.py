@@ -214,7 +214,7 @@ class Conversations:
         number = None if sample is None else group.samples.index(sample)
         name = json.dumps([group.prompt.prompt_id, number, samples[0].replies])
         self._groups[name] = group, samples
-        text = f"{self._seed}\n{self._weights_digest}\n{name}"
+        text = f"{self._seed}\n{group.prompt.seed}\n{self._weights_digest}\n{name}"
         return replace(
             group.prompt,
             prompt_id=name,

@@ -129,14 +129,16 @@ def rounds_strategies(strategies: Sequence[SampleStrategy | RoundsStrategy]) -> 
     return tuple(item for item in strategies if isinstance(item, RoundsStrategy))
 
 
-def check_temperatures(settings: object, where: str) -> None:
+def check_temperatures(settings: object, where: str, *, samples: bool = True) -> None:
     """Refuses temperatures at which vLLM would not sample, anywhere in a config or a sequence of configs.
 
-    vLLM 0.32 takes 0.01 for one between 0 and 0.01, with a warning in its log only, and fails above 2.
+    vLLM 0.32 takes 0.01 for one between 0 and 0.01, with a warning in its log only, and fails above 2, and at 0 with
+    several samples, which would be equal.
 
     Args:
         settings: The config, or a value in one.
         where: Its name; empty for a recipe.
+        samples: Whether the configs have the number of samples; otherwise it is not checked.
 
     Raises:
         BadInputError: There is such a temperature.
@@ -146,10 +148,17 @@ def check_temperatures(settings: object, where: str) -> None:
             raise BadInputError(
                 f"{where}.temperature", str(settings.temperature), "0, or from 0.01 to 2 (limits of vLLM)", "change it"
             )
+        greedy = isinstance(settings, SamplingConfig) and settings.temperature == 0.0
+        if greedy and samples and settings.samples_per_prompt > 1:
+            raise BadInputError(
+                f"{where}.samples_per_prompt", f"{settings.samples_per_prompt} at temperature 0",
+                "1, because all samples would be the same",
+                "set it to 1 (`--samples 1`), or choose a temperature above 0",
+            )  # fmt: skip
     elif isinstance(settings, Config | tuple | list):
         items = enumerate(cast("Sequence[Any]", settings)) if not isinstance(settings, Config) else settings
         for name, item in items:
-            check_temperatures(item, f"{where}.{name}".removeprefix("."))
+            check_temperatures(item, f"{where}.{name}".removeprefix("."), samples=samples)
 
 
 def problem_of(strategies: Sequence[SampleStrategy | RoundsStrategy], samples: int, tool_calls: int) -> str | None:

@@ -50,6 +50,7 @@ class Speaker:
         self.prompts = dict(zip(self.texts, script, strict=True))
         self.version, self.asked, self.fails_after, self.gone = "", list[str](), 10**9, False
         self.key, self.headers = "", list[str]()  # the header of every request; an empty key accepts all requests
+        self.seeds: dict[str, set[int | None]] = {}  # of the requests, by prompt
         self.meanwhile: dict[int, Callable[[], object]] = {}  # called before the request of this number is answered
 
     def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
@@ -59,9 +60,10 @@ class Speaker:
             return 200, Counts(steps=1.0).answer()
         if path != GENERATE_PATH:
             return 200, {"success": True, "version": "0.32.0"}
+        ids = tuple(body["token_ids"])
+        self.seeds.setdefault(self.prompts[ids], set()).add(body["sampling_params"].get("seed"))
         if len(self.asked) >= self.fails_after:
             return 500, {"error": "out of order"}
-        ids = tuple(body["token_ids"])
         self.asked.append(self.prompts[ids])
         self.meanwhile.pop(len(self.asked), lambda: None)()
         said = [self.completion(text) for text in self.texts[ids][: body["sampling_params"]["n"]]]

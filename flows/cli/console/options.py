@@ -106,7 +106,7 @@ class MeasureOptions:
     count
         Number of puzzles, from the first; by default 64, or all of a suite.
     samples
-        Number of sampled answers for each puzzle.
+        Number of sampled answers for each puzzle; several need a temperature above 0.
     temperature
         Temperature of the sampled answers.
     top_p
@@ -123,7 +123,8 @@ class MeasureOptions:
         Also take the most likely answer of each puzzle.
     strategy
         Test-time strategy, as NAME or NAME:key=value,...; may be repeated. single, majority and best_of choose among
-        the samples; think_twice, sift, budget_forcing and truncation_probe ask again.
+        the samples; think_twice, sift, budget_forcing and truncation_probe ask again. If any is named, only those are
+        printed.
     """
 
     count: Annotated[int | None, Optional] = None

@@ -121,6 +121,7 @@ ON_MACHINE = (
         (["solve", "nobody:test", "--checkpoint", "x"], "run 'nobody': not in"),
         (["solve", "nobody:tset", "--checkpoint", "x"], "split 'tset'; expected train, val, test"),
         (["solve", "one.txt", "--checkpoint", "x", "--temperature", "0.001"], "solve.temperature: 0.001; expected 0,"),
+        (["solve", "one.txt", "--checkpoint", "x", "--samples", "4"], "solve.samples_per_prompt: 4 at temperature 0;"),
         (["solve", "one.txt", "--checkpoint", "./model"], "--checkpoint ./model: cannot be read as a folder"),
         (["train", "--set", "pack=null"], "pack: Input should be a valid dictionary"),
         (["evaluate", "--checkpoint", "x", "--puzzles", "y", "--samples", "0"], "samples_per_prompt"),

@@ -45,4 +45,4 @@ def test_a_prompt_that_no_solver_reads_is_refused_before_an_engine_starts(
     prompt = tmp_path / "prompt.txt"
     prompt.write_text("What is 2 + 2?")
     assert run_command(["solve", str(prompt), "--checkpoint", str(tmp_path), "--tool-calls", "1"]) != 0
-    assert "leave out --tool-calls" in " ".join(capsys.readouterr().err.split())
+    assert "set --tool-calls 0" in " ".join(capsys.readouterr().err.split())

@@ -68,17 +68,21 @@ def test_a_wrong_strategy_is_refused_in_one_line(strategies: list[str], answers:
 
 
 @pytest.mark.parametrize(
-    ("config", "where"),
+    ("config", "words"),
     [
-        (config_of(temperature=0.009), "sampled"),
-        (config_of(temperature=2.1), "sampled"),
-        (config_of("majority", "budget_forcing:temperature=1e-9"), "strategies.1"),
+        (config_of(temperature=0.009), r"sampled\.temperature: .*; expected 0, or from 0\.01 to 2"),
+        (config_of(temperature=2.1), r"sampled\.temperature: .*; expected 0, or from 0\.01 to 2"),
+        (config_of(temperature=0.0), r"sampled\.samples_per_prompt: 4 at temperature 0; expected 1, .*--samples 1"),
+        (
+            config_of("majority", "budget_forcing:temperature=1e-9"),
+            r"strategies\.1\.temperature: .*; expected 0, or from 0\.01 to 2",
+        ),
     ],
 )
 def test_a_temperature_that_vllm_would_change_or_refuse_is_refused(
-    config: EvaluateConfig, where: str, ctx: StageContext
+    config: EvaluateConfig, words: str, ctx: StageContext
 ) -> None:
-    words = rf"evaluation\.{where}\.temperature: .*; expected 0, or from 0\.01 to 2"
+    words = rf"evaluation\.{words}"
     with gpu_permit(None, "run", ctx.log) as permit, pytest.raises(BadInputError, match=words):
         measured_puzzles("nobody:test", None, config, Stages(ctx, current_view(), permit))
 

@@ -128,8 +128,8 @@ def test_recipes_that_cannot_learn_are_refused_before_a_run(
     [
         ["sample.sampling.samples_per_prompt=1", "grade.advantage={baseline='batch_mean', scale='batch_std'}"],
         ["sample.sampling.samples_per_prompt=1", "grade.advantage={baseline='none', scale='none'}", "value={}"],
-        ["sample.sampling.temperature=0", *OWN_TEMPERATURE, "finetune.loss.kind=cross_entropy",
-         "pack={row_tokens=256, completions='right', uniform_groups='kept'}"],
+        ["sample.sampling.temperature=0", "sample.sampling.samples_per_prompt=1", *OWN_TEMPERATURE,
+         "finetune.loss.kind=cross_entropy", "pack={row_tokens=256, completions='right', uniform_groups='kept'}"],
         ["sample.sampling.samples_per_prompt=1", "teach={hint='derivation'}"],
         [*NO_TERM, "grade.advantage.level=process"],
         ["iterations=0", "sample.sampling.samples_per_prompt=1"],

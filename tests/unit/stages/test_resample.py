@@ -109,6 +109,16 @@ def test_a_stage_cut_short_goes_on_and_ends_with_the_same_puzzles(
     assert not asked_again & stored
     assert resumed.manifest.facts["groups_reused"] == len(stored)
     assert len(cut.speaker.asked) == 8 - len(stored)
+    assert [len(seeds) for seeds in cut.speaker.seeds.values()] == [1] * 8, "a request is repeated with its seed"
+
+
+def test_groups_have_seeds_of_their_own_in_each_artifact(opened: Opener, puzzles: list[Puzzle]) -> None:
+    place = opened("run", script(puzzles, {0, 1, 2, 3}))
+    for key in ("iterations/1", "iterations/2"):
+        place.sampled(key=key)
+    seeds = place.speaker.seeds.values()
+    assert [len(of_prompt) for of_prompt in seeds] == [2] * 4
+    assert len(set[int | None]().union(*seeds)) == 8
 
 
 def prompt_ids(data: bytes) -> set[str]:
