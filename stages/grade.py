@@ -45,7 +45,7 @@ from stages.grpo.rewards import reward_terms
 from stages.models.tokenizers.chat import chat_tokenizer
 from stages.sampling.turns import own_lengths
 
-REVISION = 6  # powers and grouped digits; marks of tools in the text of a model without one
+REVISION = 7  # a completion that the context cut has used all of its limit; uniform groups without masked completions
 
 
 class GradeConfig(Config):
@@ -218,15 +218,17 @@ def summary(grades: pl.DataFrame, rollouts: pl.DataFrame) -> dict[str, float]:
     """Returns the figures of an iteration's rollouts that are shown to people, by name.
 
     `truncated/fraction` counts cuts at the token limit, `early_stopped/fraction` the others; their sum is the share of
-    the column `truncated`.
+    the column `truncated`. Masked completions, which have no advantage, are left out of the spread of a
+    group.
 
     Args:
         grades: Rows of the `grades` schema.
         rollouts: The completions that they grade.
     """
     lengths = own_lengths(rollouts)
+    compared = pl.col("reward").filter(pl.col("advantage").is_not_null())
     spread = grades.group_by("group").agg(
-        (pl.col("reward").max() - pl.col("reward").min()).alias("spread"), pl.col("reward").std().alias("std")
+        (compared.max() - compared.min()).fill_null(0.0).alias("spread"), compared.std().alias("std")
     )
     return {
         "reward/mean": _mean(grades["reward"]),

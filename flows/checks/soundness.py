@@ -118,6 +118,19 @@ def _check_sound_part(recipe: Recipe) -> None:
             "auto, or room for both",
             'set it, lower max_tokens, or leave what does not fit out with pack.overlong = "drop"',
         )
+    check_rollouts_fit(recipe, drops_groups=recipe.sample.resample is not None)
+
+
+def check_rollouts_fit(recipe: Recipe, *, drops_groups: bool) -> None:
+    """Refuses an algorithm that misreads the recipe's rollouts.
+
+    Args:
+        drops_groups: Whether groups are left out whose completions are equally right.
+
+    Raises:
+        BadInputError: The loss uses the sampler's probabilities as the model's, but the sampler changes them; or the
+            mean or the standard deviation of the batch would include groups that are dropped.
+    """
     plain, drawn = SamplingConfig(), recipe.sample.sampling
     changed = [name for name in _CHANGE_PROBABILITIES if getattr(drawn, name) != getattr(plain, name)]
     if changed and (recipe.finetune.loss.old_logprobs == "sampler" or recipe.teach):
@@ -133,7 +146,7 @@ def _check_sound_part(recipe: Recipe) -> None:
         ("grade.advantage.baseline", advantage.baseline, "batch_mean"),
         ("value.normalise", value.normalise if value is not None else None, "batch"),
     ):
-        if recipe.sample.resample and stated == over_batch:
+        if drops_groups and stated == over_batch:
             raise BadInputError(
                 name,
                 f"{stated}, which includes the groups that sample.resample drops",

@@ -6,7 +6,8 @@ These settings come from the published recipe:
 * loss, clip range, aggregation, old log-probabilities, KL and entropy terms, corrections (`finetune.loss`). A
   `constant` aggregation divides by the length of the base recipe's longest completion. The loss has the sampling
   temperature of the base recipe, unless the published loss has one of its own (`temperature_of`);
-* the reference of the KL term (`finetune.reference`, `reference_iterations`, `reference_decay`);
+* the reference of the KL term (`finetune.reference`, `reference_iterations`, `reference_decay`) and the schedule of its
+  coefficient (`finetune.kl_schedule`);
 * the treatment of groups without a signal (`pack.uniform_groups`), without dynamic sampling: a comparison samples
   nothing;
 * the completions to train on (`pack.completions`), and the marks of right ones (`pack.mark_right`), which a loss may
@@ -22,7 +23,7 @@ from flows.config.recipe import Recipe
 
 TAKEN = (
     "grade.advantage", "finetune.loss", "finetune.reference", "finetune.reference_iterations",
-    "finetune.reference_decay", "pack.uniform_groups", "pack.completions", "pack.mark_right",
+    "finetune.reference_decay", "finetune.kl_schedule", "pack.uniform_groups", "pack.completions", "pack.mark_right",
 )  # fmt: skip
 """Settings that come from the published recipe."""
 

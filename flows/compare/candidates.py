@@ -12,6 +12,7 @@ from artifacts.refs import Checkpoint, OptimizerState, Ref
 from artifacts.store.store import Store
 from flows.checks.compared import check_buffer, refuse_other_signals
 from flows.checks.learning import check_learns
+from flows.checks.soundness import check_rollouts_fit
 from flows.compare.algorithm import algorithm
 from flows.config.recipe import Recipe
 from flows.config.recipe_diff import differences
@@ -153,6 +154,7 @@ def _candidate(name: str, own: Recipe, overrides: Sequence[str]) -> ComparedReci
     check_learns(recipe)
     check_buffer(name, recipe, own)
     resamples = source.sample.resample is not None or recipe.sample.resample is not None
+    check_rollouts_fit(recipe, drops_groups=resamples)
     return ComparedRecipe(
         name, recipe, "sections" if same_scale else "algorithm", mixed_only=resamples and own.sample.resample is None
     )

@@ -31,6 +31,7 @@ from stages.environments.solver_tool import write_tool_output
 from stages.hardware.compute_type import ComputeType
 from stages.models.source import FolderModel, check_source
 from stages.prepare import identity_of
+from stages.training.worker_group.hardware import TrainHardware
 
 _DISK_BYTES_A_TOKEN = 24
 """Bytes of a sampled token in the store: its id and log-probability, and its share of text and batch."""
@@ -67,7 +68,9 @@ def fit_checks(
     tool_tokens = tool_output_tokens(longest)
     of_trainer = trainer_bytes(recipe, hardware, size, types[0], cuda=devices[0] == "cuda")
     of_engines = engine_bytes(engine, size, types[1], replicas, cuda=engine_on_cuda)
-    stored = max(store_bytes(part, size, tool_tokens, hardware.keep_state_every) for part in recipe.parts)
+    stored = max(
+        store_bytes(part, size, hardware.trainer, tool_tokens, hardware.keep_state_every) for part in recipe.parts
+    )
     seconds = iteration_seconds(longest, hardware, size, machine, devices, gflops, tool_tokens)
     return [
         Check("model", "ok", str(size), figures={"parameters": size.parameters, "told_by": size.source}),
@@ -151,16 +154,17 @@ def tool_output_tokens(recipe: Recipe) -> int:
     return math.ceil(max(map(len, answers)) / _CHARACTERS_A_TOKEN)
 
 
-def store_bytes(recipe: Recipe, size: ModelSize, tool_tokens: int = 0, keep_state_every: int | None = None) -> float:
+def store_bytes(
+    recipe: Recipe, size: ModelSize, trainer: TrainHardware, tool_tokens: int = 0, keep_state_every: int | None = None
+) -> float:
     """Returns the bytes that a whole run adds to its store without pruning.
 
     With N parameters, of which L are trained, and m bytes of a number in the master type:
 
     * once: the model, the result of the warm start and that of each round of distillation, 2 N each; a step checkpoint
       of the size of an optimizer state;
-    * in each iteration: the checkpoint 2 N, or 4 L if it is an adapter; with `carry_state`, the optimizer state
-      (masters and moments of trained weights 3 m L, and 2 for each frozen weight, which the state of an adapter leaves
-      out); an averaged reference 4 N; 24 for each token of a completion; a critic's checkpoint and state.
+    * in each iteration: the checkpoint 2 N, or 4 L if it is an adapter; with `carry_state`, the optimizer state (see
+      `state_bytes`); an averaged reference 4 N; 24 for each token of a completion; a critic's checkpoint and state.
 
     Args:
         tool_tokens: See `tool_output_tokens`.
@@ -168,11 +172,11 @@ def store_bytes(recipe: Recipe, size: ModelSize, tool_tokens: int = 0, keep_stat
     """
     assert size.parameters is not None
     total, tune = size.parameters, recipe.finetune
-    state = state_bytes(tune.trainable, tune.optimizer.master_dtype, size)
+    state = state_bytes(tune.trainable, tune.optimizer.master_dtype, size, trainer)
     sampling = recipe.sample.sampling
     completions = recipe.sample.stride * sampling.samples_per_prompt
     tokens = completions * (sampling.max_tokens + sampling.tool_calls * tool_tokens)
-    checkpoint, *states = written_bytes(recipe, size)
+    checkpoint, *states = written_bytes(recipe, size, trainer)
     kept_states = recipe.iterations
     if keep_state_every is not None:
         every = recipe.iterations // keep_state_every if keep_state_every else 0
@@ -233,7 +237,7 @@ def iteration_seconds(
             (Cluster(Gpu("CPU", 0, machine.memory_bytes, rate, math.inf, math.inf, math.inf), 1), reached)
             for rate, reached in zip(rates, ON_CPUS, strict=True)
         ]
-    written = written_bytes(recipe, size)
+    written = written_bytes(recipe, size, hardware.trainer)
     low, high = (
         iteration_times(recipe, shape, work, cluster, trainer, engine, cache_bytes, *written, reached).iteration
         for work, (cluster, reached) in zip((work_of(recipe), most_work_of(recipe, tool_tokens)), ends, strict=True)

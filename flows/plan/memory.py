@@ -94,7 +94,7 @@ def trainer_memory(
     assert size.parameters is not None
     total, world = size.parameters, hardware.world
     c, m = BYTES[precision.compute], BYTES[precision.master]
-    sharded = world > 1 or hardware.cpu_offload
+    sharded = hardware.shards_weights
     weights = m * total / world if sharded else c * total + (m * learning if m != c else 0)
     optimizer, gradients = 2 * m * learning / world, m * learning / world
     moments: dict[str, tuple[float, float, float, float]] = {"step": (gradients, 0.0, 0.0, 0.0)}

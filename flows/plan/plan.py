@@ -323,7 +323,7 @@ def _layout(
     times = tuple(
         iteration_times(
             phase.recipe, shape, phase.work, cluster, used.trainer, used.engine, cache,
-            *written_bytes(phase.recipe, size),
+            *written_bytes(phase.recipe, size, used.trainer),
         )
         for phase in phases
     )  # fmt: skip
@@ -345,7 +345,7 @@ def _fastest(
 
     All GPUs train, and engines of 1, 2, 4 or 8 GPUs sample on all of them.
 
-    State in the host's memory is tried only if nothing else fits, because its transfers are not part of the times.
+    State in the host's memory is tried only if nothing else fits.
     """
     assert size.shape is not None
     for offload in (False, True):

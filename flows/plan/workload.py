@@ -22,6 +22,8 @@ def learning_parameters(trainable: TrainableConfig, size: ModelSize) -> float:
             return size.parameters
         case "attention", LayerSizes() as shape:
             return shape.layers * shape.attention
+        case "except_attention", LayerSizes() as shape:
+            return size.parameters - shape.layers * shape.attention
         case "top_layers", LayerSizes() as shape:
             return trainable.top_fraction * shape.layers * shape.layer
         case "top_layers", None:
@@ -37,15 +39,16 @@ def learning_parameters(trainable: TrainableConfig, size: ModelSize) -> float:
             return size.parameters
 
 
-def state_bytes(trainable: TrainableConfig, master: ComputeType, size: ModelSize) -> float:
-    """Returns the bytes of an optimizer state: masters and two moments of trained weights, 2 for each frozen one.
+def state_bytes(trainable: TrainableConfig, master: ComputeType, size: ModelSize, trainer: TrainHardware) -> float:
+    """Returns the bytes of an optimizer state: masters and two moments of trained weights, and the frozen weights.
 
-    A state of an adapter that is published alone has no frozen weights.
+    Sharded frozen weights are in the master type, others take 2 bytes each. A state of an adapter that is published
+    alone has none.
     """
     assert size.parameters is not None
     learning = learning_parameters(trainable, size)
     frozen = 0.0 if trainable.publishes_adapter else max(0.0, size.parameters - learning)
-    return 3 * BYTES[master] * learning + 2 * frozen
+    return 3 * BYTES[master] * learning + (BYTES[master] if trainer.shards_weights else 2) * frozen
 
 
 def checkpoint_bytes(trainable: TrainableConfig, size: ModelSize) -> float:
@@ -55,13 +58,13 @@ def checkpoint_bytes(trainable: TrainableConfig, size: ModelSize) -> float:
     return 4 * learning_parameters(trainable, size) if adapter else 2 * size.parameters
 
 
-def written_bytes(recipe: Recipe, size: ModelSize) -> tuple[float, float, float]:
+def written_bytes(recipe: Recipe, size: ModelSize, trainer: TrainHardware) -> tuple[float, float, float]:
     """Returns the bytes that an iteration writes: checkpoint and optimizer state of the policy, state of the critic."""
     policy, critic = recipe.finetune, recipe.value
     return (
         checkpoint_bytes(policy.trainable, size),
-        state_bytes(policy.trainable, policy.optimizer.master_dtype, size) if policy.carry_state else 0.0,
-        state_bytes(critic.trainable.merging(), critic.optimizer.master_dtype, size) if critic else 0.0,
+        state_bytes(policy.trainable, policy.optimizer.master_dtype, size, trainer) if policy.carry_state else 0.0,
+        state_bytes(critic.trainable.merging(), critic.optimizer.master_dtype, size, trainer) if critic else 0.0,
     )
 
 

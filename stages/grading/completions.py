@@ -65,10 +65,13 @@ class GradedCompletion:
         return offered(environment.get(self.puzzle.environment), TakesSteps) is not None
 
     def counted_tokens(self, model_tokens: int) -> int:
-        """Returns how much of the limit it takes: an episode's observations count, and a cut one has used all of it."""
-        if not self.is_episode:
-            return model_tokens
-        return self.limit_tokens if self.row["finish_reason"] == "length" else len(self.row["completion_token_ids"])
+        """Returns how much of the limit it takes: an episode's observations count.
+
+        A cut one has used all of it, also if the model's context cut it earlier.
+        """
+        if self.row["finish_reason"] == "length":
+            return self.limit_tokens
+        return len(self.row["completion_token_ids"]) if self.is_episode else model_tokens
 
     def steps(self, grader: Grader) -> list[Step]:
         """Returns its statements and answers in the order of the text.

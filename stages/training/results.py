@@ -100,7 +100,9 @@ class TrainTotals(Document):
 
     tokens: int
     loss_tokens: int
-    tokens_per_s: float = Field(description="tokens per second of training, without loading and saving")
+    tokens_per_s: float = Field(
+        description="tokens per second of training, without loading, saving and the writing of step checkpoints"
+    )
     peak_memory_bytes: int = Field(description="peak of the process (CPU) or device (CUDA) that used most")
     load_s: float
     old_logprobs_s: float = Field(description="seconds for old and reference log-probabilities")

@@ -64,8 +64,9 @@ def learning_rate_at(config: LearningRateConfig, iteration: int) -> float:
     The rate is `min_learning_rate` + s (`learning_rate` - `min_learning_rate`). With i = `iteration`,
     n = `schedule_iterations` and w = `warmup_iterations`, `linear` has s = 1 - (i-1)/n. `cosine` has
     s = (1 + cos(pi t)) / 2 with t = (i-1)/n, or t = (i-w)/(n-w) after a warm-up: the highest rate at w, the lowest at n
-    (Hugging Face's cosine_with_min_lr). After n the rate is `min_learning_rate`; if that is 0, the rate stays at its
-    last positive value. During the warm-up the whole rate is multiplied by i/w.
+    (Hugging Face's cosine_with_min_lr one step earlier: its first step has the rate 0). After n the rate is
+    `min_learning_rate`; if that is 0, the rate stays at its last positive value. During the warm-up the whole rate is
+    multiplied by i/w.
 
     Args:
         config: The schedule.

@@ -134,6 +134,11 @@ class TrainHardware(Config):
         return RowShare(rank // size, world // size, is_first=rank % size == 0)
 
     @property
+    def shards_weights(self) -> bool:
+        """Whether FSDP2 shards the weights: over several processes, or to keep them in the host's memory."""
+        return self.world > 1 or self.cpu_offload
+
+    @property
     def uses_cuda(self) -> bool:
         """Whether the workers compute on GPUs, as far as the driver reports."""
         return self.device == "cuda" or (self.device == "auto" and bool(cuda_capabilities()))

@@ -169,6 +169,22 @@ def test_an_overlong_buffer_as_long_as_a_completion_is_refused_unless_the_run_ha
     assert candidate(load_recipe("answers_only", buffer), "dapo").recipe.grade.reward.overlong_buffer_tokens == 12
 
 
+def test_an_algorithm_that_misreads_the_runs_rollouts_is_refused() -> None:
+    nucleus = load_recipe("dr_grpo", ["sample.sampling.top_p=0.9"])
+    with pytest.raises(BadInputError, match=r"sample\.sampling\.top_p: 0\.9, so the sampler's probabilities are not"):
+        candidate(nucleus, "openpipe_14b")
+    with pytest.raises(BadInputError, match=r"grade\.advantage\.scale: batch_std, which includes the groups"):
+        candidate(load_recipe("dapo"), OWN, "grade.advantage.scale=batch_std")
+
+
+def test_a_kl_term_comes_with_its_own_schedule() -> None:
+    scheduled = load_recipe("still3_zero")
+    assert scheduled.finetune.kl_schedule is not None
+    assert candidate(scheduled, "grpo").recipe.finetune.kl_schedule is None
+    assert candidate(scheduled, "dapo").recipe.finetune.loss.kl_coef == 0
+    assert candidate(QUICKSTART, "still3_zero").recipe.finetune.kl_schedule == scheduled.finetune.kl_schedule
+
+
 @pytest.fixture
 def copied(made: tuple[Store, RunLayout], tmp_path: Path) -> tuple[Store, RunLayout, Recipe, Artifact]:
     """The made run, to be added to, with its recipe and the rollouts of its second iteration."""

@@ -33,13 +33,14 @@ from flows.doctor.store_facts import StoreFacts
 from flows.plan.cluster import cluster
 from flows.plan.host import engine_bytes, replica_count
 from flows.plan.plan import make_plan
-from flows.plan.workload import learning_parameters
+from flows.plan.workload import learning_parameters, state_bytes
 from stages.environments.generate import generate_nth
 from stages.hardware.compute_type import CudaDevice, engine_build
 from stages.models.from_scratch import ScratchModel, random_weights
 from stages.models.source import FolderModel, HubModel
 from stages.sampling.config import EngineHardware
 from stages.training.trainable import TrainableConfig
+from stages.training.worker_group.hardware import TrainHardware
 from tests.support.doctor import FOLDER, GIB, H100, MACHINE, ON_CPU, engines_elsewhere, says
 from tests.support.trees import save_model
 
@@ -120,12 +121,16 @@ def test_what_learns() -> None:
     for trainable, count in (
         (TrainableConfig(), shape.parameters),
         (TrainableConfig(parameters="attention"), 4 * attention),
+        (TrainableConfig(parameters="except_attention"), shape.parameters - 4 * attention),
         (TrainableConfig(parameters="top_layers", top_fraction=0.5), 2 * layer),
         (TrainableConfig(parameters="lora", rank=2, projections=("q_proj", "k_proj", "down_proj")), 4 * 2 * 416),
     ):
         assert learning_parameters(trainable, size) == count
     nameless = ModelSize(7e9, "by its name")
     assert learning_parameters(TrainableConfig(parameters="lora"), nameless) == 7e9
+    top, learning = TrainableConfig(parameters="top_layers", top_fraction=0.5), 2 * layer
+    for trainer, frozen in ((TrainHardware(), 2), (TrainHardware(processes=2), 4)):
+        assert state_bytes(top, "fp32", size, trainer) == 12 * learning + frozen * (shape.parameters - learning)
 
 
 def test_needs_by_hand() -> None:
@@ -140,10 +145,10 @@ def test_needs_by_hand() -> None:
     assert trainer_bytes(precise, Hardware(), size, "fp32") == 16e9
     tokens = 32 * 50 * 8192
     # The model 2 and a step checkpoint of 6 or 12, and ten checkpoints of 2: the recipe carries no state on.
-    assert store_bytes(recipe, size) == 8e9 + 10 * (2e9 + 24 * tokens)
-    assert store_bytes(precise, size) == 14e9 + 10 * (2e9 + 24 * tokens)
+    assert store_bytes(recipe, size, TrainHardware()) == 8e9 + 10 * (2e9 + 24 * tokens)
+    assert store_bytes(precise, size, TrainHardware()) == 14e9 + 10 * (2e9 + 24 * tokens)
     carried = load_recipe("openpipe_14b", ["iterations=10", "finetune.carry_state=true"])
-    assert store_bytes(carried, size) - store_bytes(recipe, size) == 10 * 6e9
+    assert store_bytes(carried, size, TrainHardware()) - store_bytes(recipe, size, TrainHardware()) == 10 * 6e9
 
 
 @pytest.mark.parametrize(("every", "states"), [("null", 10), (0, 4), (5, 2 + 4), (1, 10)])
@@ -157,7 +162,7 @@ def test_states_that_the_profile_removes_need_no_room(every: int | str, states: 
     hardware = load_hardware("cuda", [f"keep_state_every={every}"])
     checks = fit_checks(carried, hardware, size, MACHINE, FOLDER, ("bf16", "bf16"), ON_CPU, None)
     (disk,) = (check for check in checks if check.name == "recipe disk")
-    assert disk.figures["needed_bytes"] == int(store_bytes(recipe, size) + states * 6e9)
+    assert disk.figures["needed_bytes"] == int(store_bytes(recipe, size, TrainHardware()) + states * 6e9)
 
 
 def test_activations_are_those_of_the_processes_of_all_nodes() -> None:
@@ -343,7 +348,7 @@ def test_the_answers_of_a_solver_count_in_lengths() -> None:
     puzzle = generate_nth(asking.puzzles.puzzle, asking.puzzles.seed, 0)
     assert 4 * tool_tokens >= sum(map(len, puzzle.solution.values())) > 0, "it holds the answer to each question"
     completions = asking.sample.stride * asking.sample.sampling.samples_per_prompt
-    added = store_bytes(asking, size, tool_tokens) - store_bytes(plain, size)
+    added = store_bytes(asking, size, TrainHardware(), tool_tokens) - store_bytes(plain, size, TrainHardware())
     assert added == asking.iterations * completions * 2 * tool_tokens * 24
     with_answers, without = (
         iteration_seconds(asking, Hardware(), size, MACHINE, ON_CPU, 1.0, n) for n in (tool_tokens, 0)
@@ -351,4 +356,4 @@ def test_the_answers_of_a_solver_count_in_lengths() -> None:
     assert with_answers and without and with_answers[0] == without[0] and with_answers[1] > without[1]
     checks = fit_checks(asking, load_hardware("cpu", ()), size, MACHINE, FOLDER, ("fp32", "fp32"), ON_CPU, 430.0)
     disk = next(check for check in checks if check.name == "recipe disk")
-    assert disk.figures["needed_bytes"] == int(store_bytes(asking, size, tool_tokens))
+    assert disk.figures["needed_bytes"] == int(store_bytes(asking, size, TrainHardware(), tool_tokens))

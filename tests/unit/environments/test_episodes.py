@@ -134,6 +134,9 @@ def test_what_an_episode_reads_counts_against_its_limit(folder: Path) -> None:
         assert reward_inputs([one], [2], config, "strict", None)[0].text == own, "only a tool's words are left out"
     plain = GradedCompletion({**row, "finish_reason": "stop"}, question("Who?", "x"), graded("a", item), None)
     assert reward_inputs([plain], [3], config, "strict", None)[0].tokens == 3, "the answers of a tool do not count"
+    cut = GradedCompletion({**row, "finish_reason": "length"}, question("Who?", "x"), graded("a", item), None)
+    (inputs,) = reward_inputs([cut], [8], config, "strict", None)
+    assert reward_terms(inputs, config)["truncated"] == -1.0, "the model's context, of 8 tokens, cut it"
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,13 @@ def test_a_masked_completion_is_in_no_baseline_and_in_no_batch(stages: Stages) -
     assert int(batch.completion_mask.sum()) == 1 + 2 + 3
 
 
+def test_a_group_that_differs_in_a_masked_completion_only_is_uniform(tmp_path: Path) -> None:
+    stages = Stages(tmp_path, counts=[[5, 0, 0, 0], [0, 0, 0, 5]])
+    _, facts, _, packed = stages.run({"advantage": PLAIN, "reward": {"truncated": "masked"}}, {})
+    assert (facts["groups/uniform_fraction"], packed["uniform_groups"]) == (0.5, 1)
+    assert facts["reward/std_within_group"] == pytest.approx(3**-0.5 / 2)
+
+
 def test_rejection_sampling_trains_only_on_right_completions(stages: Stages) -> None:
     _, _, batch, packed = stages.run({"advantage": PLAIN}, {"completions": "right", "uniform_groups": "kept"})
     assert (packed["groups"], packed["completions"], int(batch.completion_mask.sum())) == (1, 1, 1)
