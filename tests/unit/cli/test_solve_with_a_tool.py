@@ -44,5 +44,7 @@ def test_a_prompt_that_no_solver_reads_is_refused_before_an_engine_starts(
 ) -> None:
     prompt = tmp_path / "prompt.txt"
     prompt.write_text("What is 2 + 2?")
-    assert run_command(["solve", str(prompt), "--checkpoint", str(tmp_path), "--tool-calls", "1"]) != 0
+    (model := tmp_path / "model").mkdir()
+    transcript_model(model, [PUZZLE])
+    assert run_command(["solve", str(prompt), "--checkpoint", str(model), "--tool-calls", "1"]) != 0
     assert "set --tool-calls 0" in " ".join(capsys.readouterr().err.split())
