@@ -169,8 +169,8 @@ class EngineHardware(Config):
         default=0,
         ge=0,
         le=2**32 - 1025,
-        description="Seed of the first replica's random generator; each further replica has the next number. It "
-        "is recorded in every sample",
+        description="Seed of the first replica's random generator; each further replica has the next number. "
+        "The seeds of the requests depend on it and on the artifact that they are for. It is recorded in every sample",
     )
     startup_timeout_s: float = Field(
         default=600.0, gt=0.0, le=1e7, description="Seconds within which the engine must become ready"
