@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -96,6 +97,11 @@ class ReadyEngine:
 
 class EngineLostError(Exception):
     """An engine died, hung, or answered with a server error or an inconsistent answer."""
+
+
+def seed_of(text: str) -> int:
+    """Returns the seed of a request that a text describes."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])
 
 
 def ended_error() -> DeerstalkerError:

@@ -5,7 +5,6 @@ be kept and long ones drawn again, and a resumed sample would be shorter on aver
 group has a seed of its own, with which it is sampled again.
 """
 
-import hashlib
 import json
 import threading
 import time
@@ -29,7 +28,7 @@ from stages.environments.tables import observed_by_id, thinking_of, tool_outputs
 from stages.environments.thoughts import THOUGHT_OPENED, ThinkingConfig
 from stages.models.shape import read_shape
 from stages.models.tokenizers.chat import ChatTokenizer, chat_tokenizer
-from stages.sampling.client import GroupSamples, Prompt
+from stages.sampling.client import GroupSamples, Prompt, seed_of
 from stages.sampling.config import SamplingConfig
 from stages.sampling.turns import Steps, Tool
 
@@ -109,7 +108,7 @@ def collect_prompts(
     reused = group_numbers.keys() & set(stored["prompt_id"].to_list()) if stored is not None else set[str]()
     folder = ctx.local_folder(weights)
     place = f"{ctx.profile.engine.seed}\n{attempt.prefix}/{stem}"
-    prompts = [_seeded(prompt_of(name), place) for name in names if name not in reused]
+    prompts = [replace(prompt_of(name), seed=seed_of(f"{place}\n{name}")) for name in names if name not in reused]
     context_tokens = longest_sequence(folder, ctx.profile.engine.max_model_len)
     _check_room(prompts, context_tokens)
     started = time.perf_counter()
@@ -203,12 +202,6 @@ def longest_sequence(folder: Path, max_model_len: int | None) -> int:
     """Returns the longest sequence of a model, in tokens."""
     positions = read_shape(folder).max_positions
     return positions if max_model_len is None else min(positions, max_model_len)
-
-
-def _seeded(prompt: Prompt, place: str) -> Prompt:
-    """Returns a prompt with the seed that it has at a place: in a file of an attempt at an artifact."""
-    digest = hashlib.sha256(f"{place}\n{prompt.prompt_id}".encode()).digest()
-    return replace(prompt, seed=int.from_bytes(digest[:7]))
 
 
 def _check_room(prompts: Sequence[Prompt], context_tokens: int) -> None:

@@ -7,7 +7,6 @@ the requests that an engine decodes together, except where rounding decides betw
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +19,7 @@ import polars as pl
 from artifacts.schemas import BY_TOOL
 from stages.environments.solver_tool import CALL_END, read_call, without_marks, write_episode, write_tool_output
 from stages.models.tokenizers.chat import ChatTokenizer
-from stages.sampling.client import GroupSamples, Prompt, SampledCompletion
+from stages.sampling.client import GroupSamples, Prompt, SampledCompletion, seed_of
 from stages.sampling.completions import Completion, Logprobs, Tokens
 from stages.sampling.config import SamplingConfig
 from stages.sampling.replicas.call import Answer
@@ -221,7 +220,7 @@ class Conversations:
             token_ids=token_ids,
             samples=len(samples),
             max_tokens=self._tool.left(samples[0], self._config),
-            seed=int.from_bytes(hashlib.sha256(text.encode()).digest()[:7]),
+            seed=seed_of(text),
             stop=self._tool.stop(samples[0], self._config),
         )
 

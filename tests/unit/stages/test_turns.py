@@ -213,7 +213,7 @@ def test_without_a_tool_rollouts_have_no_marks_of_it(opened: Opener) -> None:
     place = opened()
     rows = rollouts_of(place, with_sampling(tool_calls=0))
     assert BY_TOOL not in rows.columns
-    assert all("stop" not in body for body in requests_of(place))
+    assert all("stop" not in body and body["sampling_params"]["seed"] for body in requests_of(place))
     assert rows["text"].str.ends_with(CALL_END).all()
 
 

@@ -136,7 +136,7 @@ def test_machines_that_cannot_meet_are_refused() -> None:
 def test_offloading_to_the_memory_that_is_used_anyway_is_refused() -> None:
     hardware = TrainHardware(threads=1, cpu_offload=True, device="cpu")
     with pytest.raises(BadInputError, match=r"trainer\.cpu_offload: true"):
-        shards(hardware, torch.device("cpu"), hardware.world)
+        shards(hardware, torch.device("cpu"))
 
 
 def _assert_same(trained: Trained, expected: Trained) -> None:
