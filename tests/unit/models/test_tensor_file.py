@@ -42,14 +42,12 @@ def test_a_written_file_reads_back_with_the_safetensors_library(tmp_path: Path) 
     assert [values.tolist() for values in floats if values is not None] == [[0, 1, 2, 3, 4, 5], [1, 2]]
 
 
-@pytest.mark.parametrize(
-    ("keep_bytes", "problem"), [(-1, "truncated"), (5, "not a complete"), (40, "not a complete"), (0, "not a complete")]
-)
-def test_a_truncated_file_is_named(tmp_path: Path, keep_bytes: int, problem: str) -> None:
+@pytest.mark.parametrize("keep_bytes", [-1, 5, 40, 0])
+def test_a_truncated_file_is_named(tmp_path: Path, keep_bytes: int) -> None:
     path = tmp_path / "model.safetensors"
     write_floats(path, {"a": (4, 4)}, [("a", np.ones((4, 4), np.float32))])
     path.write_bytes(path.read_bytes()[:keep_bytes])
-    with pytest.raises(BadInputError, match=problem):
+    with pytest.raises(BadInputError, match=r"model\.safetensors: not a complete safetensors file"):
         read_header(path)
 
 
@@ -58,14 +56,6 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
         read_header(tmp_path / "absent.safetensors")
     with pytest.raises(BadInputError, match=r"cannot be read \(Is a directory\)"):
         read_header(tmp_path)
-
-
-@pytest.mark.parametrize("text", [b"{nonsense", b"[1]     ", b'{"a": {}}'])
-def test_a_header_that_is_no_table_is_refused(tmp_path: Path, text: bytes) -> None:
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(len(text).to_bytes(8, "little") + text)
-    with pytest.raises(BadInputError, match=r"header|tensor"):
-        read_header(path)
 
 
 A = {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]}
@@ -80,52 +70,40 @@ def with_header(path: Path, text: bytes, data_bytes: int = 8) -> Path:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"b": {**B, "data_offsets": [2, 6]}}, "'b': overlaps the tensor before it: begins at byte 2; expected byte 4"),
-        ({"b": {**B, "data_offsets": [0, 4]}}, "overlaps"),
-        ({"b": {**B, "data_offsets": [6, 10]}}, "'b': leaves a gap before it"),
-        ({"b": {**B, "data_offsets": [-4, 0]}}, r"'b': data_offsets \[-4, 0\]"),
-        ({"b": {**B, "data_offsets": [8, 4]}}, r"data_offsets \[8, 4\]"),
-        ({"b": {**B, "data_offsets": [4, 8, 12]}}, "data_offsets"),
-        ({"b": {**B, "data_offsets": [4.0, 8.0]}}, "data_offsets"),
-        ({"b": {**B, "data_offsets": [4, 10**4000]}}, "data_offsets"),
-        ({"b": {**B, "data_offsets": {"begin": 4}}}, "data_offsets"),
-        ({"b": {**B, "shape": [3]}}, r"4 bytes for BF16 of shape \[3\]; expected 6 bytes"),
-        ({"b": {**B, "shape": [-2]}}, r"shape \[-2\]"),
-        ({"b": {**B, "shape": [True, 2]}}, r"shape \[True, 2\]"),
-        ({"b": {**B, "shape": [2**40, 2**40]}}, "4 bytes for BF16"),
-        ({"b": {**B, "shape": "2"}}, "shape '2'"),
-        ({"b": {**B, "dtype": "BF17"}}, "dtype 'BF17'"),
-        ({"b": {**B, "dtype": ["BF16"]}}, r"dtype \['BF16'\]"),
-        ({"b": 7}, "'b': an entry that is not a table"),
-        ({"b": {**B, "shape": [float("inf")]}}, "not JSON .*Infinity is not a JSON number"),
+        ({"b": {**B, "data_offsets": [2, 6]}}, "invalid offset for tensor `b`"),
+        ({"b": {**B, "data_offsets": [0, 4]}}, "invalid offset for tensor"),
+        ({"b": {**B, "data_offsets": [6, 10]}}, "invalid offset for tensor `b`"),
+        ({"b": {**B, "data_offsets": [-4, 0]}}, "integer `-4`"),
+        ({"b": {**B, "data_offsets": [4, 10**4000]}}, "number out of range"),
+        ({"b": {**B, "shape": [3]}}, "invalid shape, data type, or offset"),
+        ({"b": {**B, "shape": [2**40, 2**40]}}, "overflow"),
+        ({"b": {**B, "dtype": "BF17"}}, "unknown variant `BF17`"),
+        (
+            {"b": {**B, "dtype": "F6_E2M3", "shape": [16], "data_offsets": [4, 16]}},
+            "'b': dtype F6_E2M3; expected one of BF16",
+        ),
+        ({"b": 7}, "integer `7`"),
+        ({"b": {**B, "data_offsets": [4, 6]}}, "invalid shape, data type, or offset"),
     ],
 )
 def test_a_table_that_breaks_a_rule_of_the_format_is_refused(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
-    path = with_header(tmp_path / "model.safetensors", json.dumps({"a": A, "b": B, **changes}).encode())
+    path = with_header(tmp_path / "model.safetensors", json.dumps({"a": A, "b": B, **changes}).encode(), 16)
     with pytest.raises(BadInputError, match=message) as refusal:
         read_header(path)
     assert len(str(refusal.value)) < 600 + len(str(path))
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        b'{"a":' + b"[" * 100_000,
-        b'{"a": ' + json.dumps(A).encode() + b', "a": ' + json.dumps(B).encode() + b"}",
-        b'{"a": {"dtype": "BF16", "shape": [' + b"9" * 5000 + b'], "data_offsets": [0, 4]}}',
-        '{"a": {}}'.encode("utf-16"),
-        b"\xff\xfe",
-    ],
-    ids=["nested", "twice", "5000 digits", "utf-16", "no text"],
+    "text", [b"{nonsense", b"[1]     ", b'{"a": {}}', b'{"a":' + b"[" * 100_000, b"\xff\xfe"], ids=range(5)
 )
-def test_a_header_that_is_no_plain_json_is_refused(tmp_path: Path, text: bytes) -> None:
-    with pytest.raises(BadInputError, match="a header that is not JSON"):
+def test_a_header_that_is_no_table_of_tensors_is_refused(tmp_path: Path, text: bytes) -> None:
+    with pytest.raises(BadInputError, match="not a complete safetensors file"):
         read_header(with_header(tmp_path / "model.safetensors", text))
 
 
-@pytest.mark.parametrize("length", [2**64 - 1, 2**63, 10_000_001, 4096])
+@pytest.mark.parametrize("length", [2**64 - 1, 2**63, 4096])
 def test_a_header_of_a_wrong_length_is_not_read(tmp_path: Path, length: int) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(length.to_bytes(8, "little") + b"{}")
