@@ -32,8 +32,8 @@ class Refresh:
         since: Time of the run's last request. An older artifact is also outdated if its inputs differ from the present
             ones, because one of them was made again.
         replaced: Names of stages whose artifact is outdated if it was made from other inputs, even after `since`.
-        any_config: Whether changed settings count as changed inputs. In a run with phases, new figures may move the end
-            of a phase, and so change the settings of an iteration.
+        any_config: Whether changed settings count as changed inputs. Those of an iteration also follow from its inputs:
+            another batch may have another number of steps and learning rates; new figures may move the end of a phase.
     """
 
     stages: Mapping[str, datetime]

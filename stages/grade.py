@@ -45,7 +45,7 @@ from stages.grpo.rewards import reward_terms
 from stages.models.tokenizers.chat import chat_tokenizer
 from stages.sampling.turns import own_lengths
 
-REVISION = 7  # a completion that the context cut has used all of its limit; uniform groups without masked completions
+REVISION = 8  # a judge's score in JSON
 
 
 class GradeConfig(Config):

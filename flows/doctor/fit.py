@@ -63,7 +63,7 @@ def fit_checks(
         remedy = "start `deerstalker train`, which fetches it, and check again"
         return [Check("model", "warning", str(size), remedy)]
     engine, engine_on_cuda = hardware.engine, devices[1] == "cuda"
-    replicas = replica_count(engine, size, machine.cores, len(machine.gpus), cuda=engine_on_cuda)
+    replicas = replica_count(engine, size, math.ceil(machine.usable_cores), len(machine.gpus), cuda=engine_on_cuda)
     longest = max(recipe.parts, key=lambda part: part.sample.sampling.max_tokens)
     tool_tokens = tool_output_tokens(longest)
     of_trainer = trainer_bytes(recipe, hardware, size, types[0], cuda=devices[0] == "cuda")

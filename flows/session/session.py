@@ -65,7 +65,6 @@ class Session(Stages):
     ) -> None:
         super().__init__(ctx, live, permit)
         self.recipe, self.layout, self.refresh = recipe, layout, refresh
-        self._has_phases = bool(recipe.phases)
         self.before_writing = before_writing
         self._looked_up, self._shows = published - SHOWN_AGAIN, published <= SHOWN_AGAIN
         if stop_after is not None:
@@ -139,7 +138,7 @@ class Session(Stages):
         """Returns the address of a part of iteration `number`."""
         key = self.layout.iteration(number, part)
         refresh = self.refresh.at(number)
-        if refresh and self._has_phases:
+        if refresh:
             refresh = replace(refresh, any_config=True)
         if number in self._replaced:
             refresh = replace(refresh or Refresh({}, _NEVER), replaced=(self._replaced[number],))

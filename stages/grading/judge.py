@@ -29,7 +29,7 @@ WHERE = "grade.reward.judge"
 _PLACEHOLDER = re.compile(r"\{(prompt|completion|answer)\}")
 _N = r"\d+(?:\.\d+)?"
 _NUMBER = re.compile(rf"(?<![\w.])[-+]?{_N}")
-_LABELLED = re.compile(rf"\bscore[\s:*=]{{1,5}}([-+]?{_N})", re.IGNORECASE)
+_LABELLED = re.compile(rf"\bscore(?:\s+is\b)?[\s:*=\"'`]{{1,6}}([-+]?{_N})", re.IGNORECASE)
 _SCALE = re.compile(  # each part begins where nothing before it could: long runs of spaces take linear time
     rf"(?<!\s)\s*[/\u2044]\s*{_N}|\bout\s+of\s+{_N}|(?<=\d)\s+of\s+{_N}|\bmax(?:\.|imum\b)?(?:\s+of\b)?\s*{_N}",
     re.IGNORECASE,

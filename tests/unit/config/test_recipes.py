@@ -4,6 +4,7 @@ import hashlib
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from artifacts.errors import BadInputError, IdentityMismatchError
 from artifacts.identity import Identity
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
+from artifacts.refresh import record_request
 from artifacts.refs import Checkpoint, Puzzles, Report
 from artifacts.store.store import Store
 from flows.checks.soundness import check_sound
@@ -25,6 +27,7 @@ from flows.config.recipe import Recipe
 from flows.config.recipes import load_profile, load_recipe, recipe_names, validate
 from flows.lookup.checkpoints import trained_sampling
 from flows.lookup.history import read_run
+from flows.lookup.stages import REFRESHABLE
 from flows.opening import RunRequest, as_begun, opened
 from flows.session.frozen import check_recipe, freeze_recipe, frozen_recipe
 from stages.evaluate import EvaluateConfig
@@ -402,6 +405,15 @@ def test_a_run_that_stored_nothing_keeps_no_name(request_of_mine: Callable[..., 
     assert Recipe.model_validate(read_recipe(store, layout)) == load_recipe("answers_only")
     with pytest.raises(IdentityMismatchError, match="seed: 0 -> 5"), opened(request_of_mine("seed=5")):
         pass
+
+
+def test_after_a_refresh_an_iteration_may_have_other_steps(request_of_mine: Callable[..., RunRequest]) -> None:
+    """Another batch may have another number of steps, and so of learning rates, which are settings of its training."""
+    with opened(request_of_mine()) as run:
+        run.at(1, "checkpoint", Checkpoint).attempt(Identity.of("finetune", 1, {"learning_rates": [0.1]})).publish()
+        run.refresh = record_request(run.ctx.store, run.layout, ["grade@1"], datetime.now(UTC), REFRESHABLE, last=1)
+        other = Identity.of("finetune", 1, {"learning_rates": [0.1, 0.1]})
+        assert run.at(1, "checkpoint", Checkpoint).find(other) is None
 
 
 def trained_in_turn(first: str, second: str, optimizer: str = "kept") -> str:

@@ -506,6 +506,8 @@ def test_one_reply_without_a_score_does_not_end_a_run_whose_other_completions_we
         ("Score: 7\n- 2 typos", 7.0),
         ("**Score:** 7, because of 3 errors", 7.0),
         ("Score: 4. No: score = 5", 5.0),
+        ('{"score": 7, "reason": "2 errors", "max_score": 10}', 7.0),
+        ("The score is 3 because step 9 is right", 3.0),
         ("Score: 7 \u2013 none", 7.0),
         ("7\u204410", 7.0),
         ("1 to 10", None),
