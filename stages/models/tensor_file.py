@@ -135,7 +135,8 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
         tensors: dict[str, StoredTensor] = {}
         with cast("Any", safe_open)(path, "numpy") as opened:
             for name in opened.offset_keys():  # nothing is between them
-                dtype, shape = opened.get_slice(name).get_dtype(), tuple(opened.get_slice(name).get_shape())
+                entry = opened.get_slice(name)
+                dtype, shape = entry.get_dtype(), tuple(entry.get_shape())
                 if dtype not in ITEM_BYTES:
                     where = f"{path}: tensor {shown(name)}"
                     raise BadInputError(where, f"dtype {dtype}", f"one of {', '.join(ITEM_BYTES)}", "convert the model")

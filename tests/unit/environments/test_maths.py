@@ -42,7 +42,7 @@ def test_sixty_verdicts_of_two_processes() -> None:
 def test_slow_imports_cost_no_call_its_time() -> None:
     program = (
         "from stages.environments.maths import verdicts\n"
-        "verdicts.LIMIT_CPU_S = 0.4\n"
+        "verdicts.LIMIT_CPU_S = 0.1\n"
         "print(verdicts.load()(r'\\boxed{4}', ('4',), 'last_box').reason)"
     )
     assert (

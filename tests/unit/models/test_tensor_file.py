@@ -74,15 +74,24 @@ def with_header(path: Path, text: bytes, data_bytes: int = 8) -> Path:
         ({"b": {**B, "data_offsets": [0, 4]}}, "invalid offset for tensor"),
         ({"b": {**B, "data_offsets": [6, 10]}}, "invalid offset for tensor `b`"),
         ({"b": {**B, "data_offsets": [-4, 0]}}, "integer `-4`"),
+        ({"b": {**B, "data_offsets": [8, 4]}}, "invalid offset for tensor `b`"),
+        ({"b": {**B, "data_offsets": [4, 8, 12]}}, "invalid length 3"),
+        ({"b": {**B, "data_offsets": [4.0, 8.0]}}, "floating point `4.0`"),
         ({"b": {**B, "data_offsets": [4, 10**4000]}}, "number out of range"),
+        ({"b": {**B, "data_offsets": {"begin": 4}}}, "invalid type: map"),
         ({"b": {**B, "shape": [3]}}, "invalid shape, data type, or offset"),
+        ({"b": {**B, "shape": [-2]}}, "integer `-2`"),
+        ({"b": {**B, "shape": [True, 2]}}, "boolean `true`"),
         ({"b": {**B, "shape": [2**40, 2**40]}}, "overflow"),
+        ({"b": {**B, "shape": "2"}}, 'string "2"'),
         ({"b": {**B, "dtype": "BF17"}}, "unknown variant `BF17`"),
         (
             {"b": {**B, "dtype": "F6_E2M3", "shape": [16], "data_offsets": [4, 16]}},
             "'b': dtype F6_E2M3; expected one of BF16",
         ),
+        ({"b": {**B, "dtype": ["BF16"]}}, "invalid JSON in header"),
         ({"b": 7}, "integer `7`"),
+        ({"b": {**B, "shape": [float("inf")]}}, "invalid JSON in header"),
         ({"b": {**B, "data_offsets": [4, 6]}}, "invalid shape, data type, or offset"),
     ],
 )
@@ -96,14 +105,25 @@ def test_a_table_that_breaks_a_rule_of_the_format_is_refused(
 
 
 @pytest.mark.parametrize(
-    "text", [b"{nonsense", b"[1]     ", b'{"a": {}}', b'{"a":' + b"[" * 100_000, b"\xff\xfe"], ids=range(5)
+    "text",
+    [
+        b"{nonsense",
+        b"[1]     ",
+        b'{"a": {}}',
+        b'{"a":' + b"[" * 100_000,
+        b'{"a": ' + json.dumps(A).encode() + b', "a": ' + json.dumps(B).encode() + b"}",
+        b'{"a": {"dtype": "BF16", "shape": [' + b"9" * 5000 + b'], "data_offsets": [0, 4]}}',
+        '{"a": {}}'.encode("utf-16"),
+        b"\xff\xfe",
+    ],
+    ids=["no JSON", "no table", "no tensor", "nested", "twice", "5000 digits", "utf-16", "no text"],
 )
 def test_a_header_that_is_no_table_of_tensors_is_refused(tmp_path: Path, text: bytes) -> None:
     with pytest.raises(BadInputError, match="not a complete safetensors file"):
         read_header(with_header(tmp_path / "model.safetensors", text))
 
 
-@pytest.mark.parametrize("length", [2**64 - 1, 2**63, 4096])
+@pytest.mark.parametrize("length", [2**64 - 1, 2**63, 10_000_001, 4096])
 def test_a_header_of_a_wrong_length_is_not_read(tmp_path: Path, length: int) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(length.to_bytes(8, "little") + b"{}")
