@@ -103,6 +103,14 @@ class TrainableConfig(Config):
             paths[path] = None
         return list(paths)
 
+    @classmethod
+    def of(cls, adapter: AdapterConfig) -> Self:
+        """Returns the settings that trained an adapter."""
+        projections = tuple(name for name in PROJECTIONS if name in adapter.projections)
+        return cls(
+            parameters="lora", rank=adapter.rank, alpha=adapter.alpha, rslora=adapter.rslora, projections=projections
+        )
+
     @property
     def adapter(self) -> AdapterConfig | None:
         """The adapter that is trained; None if none is."""

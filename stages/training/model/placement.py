@@ -12,14 +12,15 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, Offlo
 from torch.distributed.tensor import DTensor
 
 from artifacts.errors import BadInputError
+from stages.models.adapters import adapter_of, base_of
 from stages.models.shape import DecoderShape, read_shape
 from stages.models.value_head import VALUE_HEAD_WEIGHT
-from stages.training.checkpointing.checkpoint import StoredWeights
+from stages.training.checkpointing.checkpoint import StoredWeights, adapter_name, read_adapter
 from stages.training.job import Dtype
 from stages.training.model.lora import add_adapters
 from stages.training.model.policy import CriticModel, DecoderModel, Policy
 from stages.training.model.tensor_parallel import device_mesh, divide
-from stages.training.trainable import EVERYTHING, TrainableConfig
+from stages.training.trainable import EVERYTHING, TrainableConfig, is_adapter
 from stages.training.worker_group.hardware import TrainHardware
 
 
@@ -262,6 +263,9 @@ def load_reference(
 ) -> Policy:
     """Loads a model that is not trained, such as the reference of a KL term, in the compute precision.
 
+    An adapter stays beside the weights, as in training: most of it would be lost in a sum that is rounded to bf16.
+    With tensor parallelism or experts, for which there are no adapters, it is added to the weights.
+
     Args:
         folder: Hugging Face folder; the model may have another size than the trained one.
         vocab_size: Vocabulary size of the trained model.
@@ -278,8 +282,15 @@ def load_reference(
         raise BadInputError(
             f"reference {folder}", f"{shape.vocab_size} token ids", f"{vocab_size}, as the trained model"
         )
-    policy = place_policy(shape, hardware, device, sharded, compute_dtype(hardware, shape))
+    config = adapter_of(folder) if hardware.tensor_parallel == 1 and shape.experts is None else None
+    trainable = EVERYTHING if config is None else TrainableConfig.of(config)
+    policy = place_policy(shape, hardware, device, sharded, compute_dtype(hardware, shape), trainable)
     assert isinstance(policy, Policy)
     policy.requires_grad_(False)
-    fill(dict(policy.named_parameters()), folder, shape, heartbeat)
+    parameters = dict(policy.named_parameters())
+    if config is not None:
+        stored, folder = read_adapter(folder), base_of(folder)
+        for name in filter(is_adapter, list(parameters)):
+            place(parameters.pop(name), stored[adapter_name(name, shape)])
+    fill(parameters, folder, shape, heartbeat)
     return policy

@@ -19,6 +19,7 @@ from stages.models.shape import read_shape
 from stages.models.tensors import check_weights
 from stages.training.job import OptimizerConfig, TrainJob
 from stages.training.model.master_weights import TrainedWeights
+from stages.training.model.placement import load_reference
 from stages.training.trainable import TrainableConfig, is_adapter
 from stages.training.trainer import Trainer
 from stages.training.trainer_batch import TrainerBatch
@@ -191,6 +192,23 @@ def test_an_adapter_is_published_alone_and_continued(folder: Path, tmp_path: Pat
     with pytest.raises(BadInputError, match=r"rank = 8, .*; expected the adapter's rank = 4, .*merge = true"):
         built(folder, other).load_checkpoint(checkpoint)
     built(folder, other.merging()).load_checkpoint(checkpoint)
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_reference_keeps_its_adapter_beside_the_weights(folder: Path, tmp_path: Path, sharded: bool) -> None:
+    """A sum of weights and adapter that is rounded to bf16 would lose most of what small steps learned."""
+    hardware = ONE.model_copy(update={"compute_dtype": "bf16"})
+    weights = trained(folder, LORA, hardware, sharded)
+    weights.save_checkpoint(folder / "model", tmp_path / "adapter")
+    checkpoint = with_base(tmp_path / "adapter", folder / "model", tmp_path / "linked")
+    reference = load_reference(checkpoint, VOCAB, hardware, CPU, sharded)
+    assert not any(p.requires_grad for p in reference.parameters())
+    flat = TrainerBatch(folder / "batch.safetensors", VOCAB).flat([0])
+    with torch.no_grad():
+        trained_one, loaded = (
+            model(model.inputs(flat, torch.bfloat16, CPU), 1.0)[0] for model in (weights.policy, reference)
+        )
+    assert torch.equal(trained_one, loaded)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
