@@ -20,6 +20,8 @@ from stages.answering.reply import Reply, objects_in, reply_of
 from stages.answering.settings import Access, ApiRequest
 
 _TRANSIENT = (408, 409, 425, 429)
+_TIMEOUTS = (408, 504, 524)
+"""Statuses with which a gateway ends its wait for a model that goes on, and may be charged."""
 _BAD_REQUEST = 400
 _OF_PROMPT = ("flagged_input", "reasons")
 """What `error.metadata` has in OpenRouter's 403 for a prompt that moderation flags; it accepts other prompts."""
@@ -312,7 +314,7 @@ def _failure(status: int, words: str, code: str | None, headers: Mapping[str, st
         return RefusedError(_BAD_REQUEST, words)
     if code in _NO_MONEY or (status not in _TRANSIENT and status < 500):
         return RefusedError(status, words)
-    return _PassingError(f"HTTP {status}: {words}", _retry_after_s(headers))
+    return _PassingError(f"HTTP {status}: {words}", _retry_after_s(headers), charged=status in _TIMEOUTS)
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> float | None:

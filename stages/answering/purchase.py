@@ -101,13 +101,19 @@ def most_cost(price: TokenPrice | None, prompt: str, request: ApiRequest) -> flo
 
 
 def usage_tokens(usage: dict[str, Any]) -> tuple[int | None, int | None]:
-    """Returns the numbers of prompt and completion tokens of a usage; None where it does not state them."""
+    """Returns the numbers of prompt and completion tokens of a usage; None where it does not state them.
+
+    Some providers leave the tokens of reasoning out of `completion_tokens`, and count them in `total_tokens` only.
+    """
 
     def count(*names: str) -> int | None:
         counts = (value for name in names if isinstance(value := usage.get(name), int))
         return next((value for value in counts if 0 <= value <= MOST_TOKENS), None)
 
-    return count("prompt_tokens", "input_tokens"), count("completion_tokens", "output_tokens")
+    prompt, completion = count("prompt_tokens", "input_tokens"), count("completion_tokens", "output_tokens")
+    if prompt is not None and completion is not None:
+        completion = max(completion, (count("total_tokens") or 0) - prompt)
+    return prompt, completion
 
 
 def buy(

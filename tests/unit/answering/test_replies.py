@@ -22,7 +22,7 @@ from stages.answering.client import ApiClient, LostError, RefusedError, _failure
 from stages.answering.estimate import estimate_purchase
 from stages.answering.limits import Budget, BudgetReachedError, TokenRate
 from stages.answering.prices import TokenPrice, Tokens, cached_tokens
-from stages.answering.purchase import PuzzleSample, Service, buy, row_of
+from stages.answering.purchase import PuzzleSample, Service, buy, row_of, usage_tokens
 from stages.answering.reply import reply_of
 from stages.answering.settings import Access, ApiRequest, Parameters
 from stages.answering.stored import stored_answers
@@ -314,9 +314,31 @@ def test_each_attempt_that_may_be_charged_needs_money(tmp_path: Path) -> None:
     assert spent == pytest.approx(0.2) and isinstance(error, BudgetReachedError) and not stored
 
 
+@pytest.mark.parametrize("status", [408, 504, 524])
+def test_a_gateway_that_no_longer_waits_may_have_been_charged(tmp_path: Path, status: int) -> None:
+    spent, error, stored = spent_on(Store.open(str(tmp_path)), [status] * 12, b"", limit=0.25)
+    assert spent == pytest.approx(0.2) and isinstance(error, BudgetReachedError) and not stored
+
+
 def test_attempts_that_cost_nothing_are_not_booked(tmp_path: Path) -> None:
     spent, error, _ = spent_on(Store.open(str(tmp_path)), [429] * 12, b"")
     assert spent == 0.0 and isinstance(error, TransientError)
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens"),
+    [
+        ({"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 112}, (10, 102)),
+        ({"prompt_tokens": 10, "completion_tokens": 102, "total_tokens": 112}, (10, 102)),
+        ({"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 0}, (10, 2)),
+        ({"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": "many"}, (10, 2)),
+        ({"prompt_tokens": 10, "total_tokens": 112}, (10, None)),
+    ],
+)
+def test_tokens_of_reasoning_that_only_the_total_counts_are_paid_for(
+    usage: dict[str, Any], tokens: tuple[int, int | None]
+) -> None:
+    assert usage_tokens(usage) == tokens
 
 
 @pytest.mark.parametrize("status", [302, 405, 407, 410, 451])
