@@ -76,8 +76,8 @@ def progress_name(identity: Identity, label: str = "") -> str:
     return f"progress-{identity.digest[:12]}" + (f"-{label}" if label else "")
 
 
-IN_ATTEMPT = re.compile(r"(.+?)/((?:attempt|progress)-[0-9a-f]+(?:-[0-9]{8}T[0-9]+)?)/(.+)")
-"""Matches the key of a file of an attempt: artifact, folder of the attempt, and file."""
+IN_ATTEMPT = re.compile(r"((?:runs/[^/]+/)?+.+?)/((?:attempt|progress)-[0-9a-f]+(?:-[0-9]{8}T[0-9]+)?)/(.+)")
+"""Matches the key of a file of an attempt: artifact, folder of the attempt, and file. A run may be named `attempt-1`."""
 
 
 def step_key(progress: str, step: int) -> str:

@@ -196,7 +196,7 @@ def _refuse_impossible(store: Store, layout: RunLayout, request: RefreshRequest,
 
 
 def _refuse_unknown(layout: RunLayout, request: RefreshRequest, made: Mapping[str, Manifest], last: int) -> None:
-    """Refuses `stage@iteration` without an artifact, unless the iteration is still to be finished by this command.
+    """Refuses `stage@iteration` that this command does not reach, or that is finished without such an artifact.
 
     Args:
         made: Manifests by key, with those that another refresh has outdated: it may have been interrupted.
@@ -211,6 +211,9 @@ def _refuse_unknown(layout: RunLayout, request: RefreshRequest, made: Mapping[st
                 f"refresh {name}", f"iteration {number} has published none", "the number of an iteration that has",
                 f"see `deerstalker show {layout.run}`",
             )  # fmt: skip
+        if at and int(number) > last:
+            problem = f"this command ends with iteration {last}"
+            raise BadInputError(f"refresh {name}", problem, f"an end of at least {number}, or an earlier iteration")
 
 
 def _manifest(store: Store, key: str) -> Manifest | None:

@@ -11,7 +11,7 @@ from pydantic import Field
 from artifacts.config import Config
 from artifacts.errors import BadInputError, DeerstalkerError
 from artifacts.layout import RunLayout
-from artifacts.refresh import record_done, record_request
+from artifacts.refresh import Refreshes, record_done, record_request
 from artifacts.store.location import DEFAULT_STORE
 from artifacts.store.store import Store
 from flows.checks.advice import advice
@@ -19,7 +19,7 @@ from flows.checks.devices import refuse_on_this_machine
 from flows.checks.fitting import refuse_head_size, refuse_undivided, refuse_unfit
 from flows.checks.judge import check_judge
 from flows.checks.named import check_named
-from flows.checks.overlap import Role, check_overlap, refuse_refresh
+from flows.checks.overlap import Role, check_overlap
 from flows.checks.soundness import check_sound
 from flows.config.compute_types import compute_types
 from flows.config.recipe import Recipe
@@ -202,10 +202,8 @@ def opened_run(
             "refresh", "sft, but this run's only training on texts is a warm start, which runs share", "another stage",
             "change warm_start.seed in a new run",
         )  # fmt: skip
-    if refresh:
-        refuse_refresh(role)
+    check_overlap(recipe, profile, role, refreshes=bool(refresh) or Refreshes.read(store, layout).unfinished)
     refreshes = record_request(store, layout, refresh, requested_at(), REFRESHABLE, last=last)
-    check_overlap(recipe, profile, role, refreshes=refreshes.unfinished)
 
     def make_session(ctx: StageContext, live: ProgressView, permit: GpuPermit) -> Session:
         return Session(

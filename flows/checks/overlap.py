@@ -24,8 +24,9 @@ def check_overlap(recipe: Recipe, profile: Profile, role: Role = "both", *, refr
         if role != "both":
             raise BadInputError("role", role, "both, because the recipe has iterate_ahead = 0", "set iterate_ahead=1")
         return
-    if refreshes:
-        refuse_refresh(role)
+    if refreshes and role != "both":  # neither of two flow runs knows which artifacts the other makes again
+        found = f"a request to refresh stages, and role {role}"
+        raise BadInputError("refresh", found, "role both", "run it with role both, then go on")
     if role != "both":
         return
     if profile.engine.takes_turns:
@@ -38,14 +39,3 @@ def check_overlap(recipe: Recipe, profile: Profile, role: Role = "both", *, refr
             "gpu_slot_spans", "'stage', but with iterate_ahead = 1 a stage samples while others end", "'run'",
             "set it, or set iterate_ahead=0 in the recipe",
         )  # fmt: skip
-
-
-def refuse_refresh(role: Role) -> None:
-    """Refuses to refresh stages in one of two flow runs, because neither knows which artifacts the other makes again.
-
-    Raises:
-        BadInputError: The role is not `both`.
-    """
-    if role != "both":
-        found = f"a request to refresh stages, and role {role}"
-        raise BadInputError("refresh", found, "role both", "run it with role both, then go on")

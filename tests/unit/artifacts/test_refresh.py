@@ -16,7 +16,8 @@ from artifacts.store.store import Store
 from artifacts.verification import verify
 
 KNOWN = ("sample", "grade")
-LAYOUT, LAST = RunLayout("run"), 4
+LAYOUT, LAST = RunLayout("attempt-1"), 4
+"""A run whose name reads like that of an attempt's folder."""
 LATER = datetime.now(UTC) + timedelta(hours=1)
 """Everything that a test publishes is older than a request of then."""
 
@@ -70,6 +71,14 @@ def test_an_iteration_without_the_artifact_is_refused(name: str) -> None:
     store = run_of(3, "memory://refresh-without-effect")
     with pytest.raises(BadInputError, match=f"^refresh {name}: iteration .* has published none"):
         refreshes("grade@1", name, store=store)
+    assert not Refreshes.read(store, LAYOUT).requests
+
+
+def test_an_iteration_after_the_end_of_the_command_is_refused() -> None:
+    """The command would end without it, and say nothing."""
+    store = run_of(LAST + 2, "memory://refresh-beyond")
+    with pytest.raises(BadInputError, match=rf"^refresh grade@{LAST + 1}: this command ends with iteration {LAST}; "):
+        refreshes(f"grade@{LAST + 1}", store=store)
     assert not Refreshes.read(store, LAYOUT).requests
 
 
@@ -182,7 +191,9 @@ def test_artifacts_of_lost_inputs_name_the_command_that_makes_them_again() -> No
     store, key = Store.open("memory://refresh-lost"), LAYOUT.iteration(1, "grades")
     first, second = (Ref[Rollouts]("Rollouts", "r", digest) for digest in ("1" * 64, "2" * 64))
     publish(ArtifactAddress(store, key, Rollouts), "grade", b"first", source=first)
-    with pytest.raises(IdentityMismatchError, match=r"`deerstalker iterate run --until N --refresh grade@1` make it"):
+    with pytest.raises(
+        IdentityMismatchError, match=r"`deerstalker iterate attempt-1 --until N --refresh grade@1` make it"
+    ):
         publish(ArtifactAddress(store, key, Rollouts), "grade", b"other", source=second)
     asked = refreshes("grade@1", store=store)
     assert not publish(ArtifactAddress(store, key, Rollouts, asked.at(1)), "grade", b"other", source=second).reused

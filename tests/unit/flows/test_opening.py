@@ -54,6 +54,22 @@ def test_a_stage_that_the_run_does_not_have_is_refused(begun: RunRequest, asked:
     assert Store.open(begun.store).list() == before
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [({"profile_overrides": ["engine.takes_turns=true"]}, "engine.takes_turns"), ({"role": "trainer"}, "refresh: ")],
+)
+def test_a_command_that_is_refused_requests_nothing(
+    request_of_mine: Callable[..., RunRequest], settings: dict[str, Any], expected: str
+) -> None:
+    """The next command would carry the request out."""
+    asked = request_of_mine("iterate_ahead=1").model_copy(update={"refresh": ["grade"], **settings})
+    store, layout = Store.open(asked.store), RunLayout(asked.run)
+    freeze_recipe(store, layout, load_recipe(asked.recipe, asked.overrides))
+    with pytest.raises(BadInputError, match=f"^{expected}"), opened(asked):
+        pass
+    assert not store.list(layout.refresh_requests)
+
+
 def test_the_command_that_began_a_run_continues_it_whatever_it_names(begun: RunRequest) -> None:
     request = begun.model_copy(update={"refresh": ["grade", "grade@0002"], "stop_after": "sample@2"})
     for _ in range(2):
