@@ -77,7 +77,7 @@ def progress_name(identity: Identity, label: str = "") -> str:
 
 
 IN_ATTEMPT = re.compile(r"((?:runs/[^/]+/)?+.+?)/((?:attempt|progress)-[0-9a-f]+(?:-[0-9]{8}T[0-9]+)?)/(.+)")
-"""Matches the key of a file of an attempt: artifact, folder of the attempt, and file. A run may be named `attempt-1`."""
+"""Matches the key of a file of an attempt: artifact, folder of the attempt, and file. Runs may be named like one."""
 
 
 def step_key(progress: str, step: int) -> str:
