@@ -261,13 +261,16 @@ class UserSource:
         prompt = item["prompt"] if isinstance(item["prompt"], str) else stored_prompt(item["prompt"])
         if problem := text_problem(prompt):
             raise BadInputError(f"{self._environment.name}.items, item {number}", problem, "a text", "remove it")
-        solution = {ANSWER: str(item.get("answer", ""))[:1000], ITEM: json.dumps(item)}
+        answer = item.get("answer")
+        solution = {ANSWER: "" if answer is None else str(answer), ITEM: json.dumps(item)}
         name = self._config.environment_name
         if not episodes:
             return single_item(f"item-{number:06d}", name, prompt, solution)
-        # Episodes that begin alike may go on differently, so their digests are those of prompt and seed.
+        # Episodes that begin alike may go on differently, so their digests are those of all that sets them. `example_id`
+        # is the number of a row in a data set of verifiers, where the same question may stand twice.
         episode = single_item(f"item-{number:06d}", f"{name}{STEPS}", prompt, solution, seed=item.get("seed"))
-        return replace(episode, digest=hashlib.sha256(solution[ITEM].encode()).hexdigest())
+        sets = json.dumps({name: value for name, value in item.items() if name != "example_id"})
+        return replace(episode, digest=hashlib.sha256(sets.encode()).hexdigest())
 
 
 def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:

@@ -29,7 +29,7 @@ from stages.environments.puzzle import Graded, Puzzle
 from stages.environments.single_answer import single_item
 from stages.environments.tables import from_table, graded_texts, to_table, tokenizer_texts
 from stages.environments.user_code.config import FunctionConfig, PackageConfig
-from stages.environments.user_code.environment import user_environment
+from stages.environments.user_code.environment import UserSource, user_environment
 from stages.grade import GradeConfig, grade
 from stages.prepare import SPLITS, PrepareConfig, identity_of, prepare
 from stages.processes import user_file
@@ -151,7 +151,7 @@ ITEMS_OF_A_SET = """
 import sys
 from pathlib import Path
 from stages.environments.user_code.config import FunctionConfig
-from stages.environments.user_code.environment import user_environment
+from stages.environments.user_code.environment import UserSource, user_environment
 name = FunctionConfig(environment="wild.py:Sets").located(Path(sys.argv[1])).environment_name
 print([item["prompt"] for item in user_environment(name).items(40, 0, None)[0]])
 """
@@ -168,6 +168,25 @@ def test_the_order_of_a_set_is_the_same_in_each_run(folder: Path) -> None:
     )
     assert first == second
     assert "w39" in first
+
+
+@pytest.mark.parametrize(("answer", "stored"), [("a" * 5000, "a" * 5000), (None, ""), (0, "0"), (["a"], "['a']")])
+def test_a_judge_is_told_the_whole_answer(folder: Path, answer: Any, stored: str) -> None:
+    config = function(folder, "wild.py:Wild")
+    source = environment.of(config).source(config)
+    assert isinstance(source, UserSource)
+    made = source._puzzle({"prompt": "p", "answer": answer}, 0, episodes=False)
+    assert made.solution["answer"] == stored
+
+
+def test_the_same_episode_in_two_rows_of_a_data_set_is_one(folder: Path) -> None:
+    """Otherwise one could be trained, and the other measured."""
+    config = function(folder, "wild.py:Wild")
+    source = environment.of(config).source(config)
+    assert isinstance(source, UserSource)
+    rows = [{"prompt": "p", "answer": answer, "example_id": row} for row, answer in enumerate("aab")]
+    digests = [source._puzzle(row, 0, episodes=True).digest for row in rows]
+    assert digests[0] == digests[1] != digests[2]
 
 
 def test_a_suite_of_a_users_items_stands_beside_their_file(folder: Path, ctx: StageContext) -> None:
