@@ -1,5 +1,6 @@
 """Shows a run in its tracker, in Prefect's pages and in its report."""
 
+import gc
 import logging
 import time
 from dataclasses import replace
@@ -18,6 +19,7 @@ from flows.report.prefect_pages.ui import show_in_prefect
 from flows.report.run_view import RunView
 from flows.report.timeline import iteration_timeline, store_warning
 from flows.report.trackers import Tracker
+from stages.processes.memory import hand_back_freed
 from stages.promotion.promoted import read_promoted
 from stages.promotion.reward_alarm import AlarmPoint, alarm_windows
 
@@ -143,6 +145,8 @@ class ShownRun:
         except (*API_ERRORS, DeerstalkerError) as error:  # no decision depends on a page
             self._log.warning("the run's pages in Prefect are not up to date: %s", error)
         if slow:
+            gc.collect()  # Python seldom does so in a large process, whose garbage then lies all over its memory
+            hand_back_freed()
             ended = time.monotonic()
             self._slow_due_at = ended + max(SLOW_INTERVAL_S, (ended - started) / SLOW_SHARE)
 

@@ -83,14 +83,13 @@ def _limited_groups() -> Iterator[tuple[Path, int, Literal["v1", "v2"]]]:
             yield folder, int(limit), version
 
 
-def hand_back_freed(sharers: int) -> None:
-    """Releases freed memory to the kernel if the spare memory is smaller than that of `sharers` processes of this size.
-
-    Otherwise the memory is kept, because page faults for new memory take a sixth of a SmolLM2 step on a CPU. Linux with
-    glibc only.
+def hand_back_freed(sharers: int | None = None) -> None:
+    """Releases freed memory to the kernel; Linux with glibc only.
 
     Args:
-        sharers: Number of processes of this size on this machine that call this function, this one included.
+        sharers: Number of processes of this size on this machine that call this function, this one included. If the
+            spare memory is enough for all of them, the memory is kept, because page faults for new memory take a sixth
+            of a SmolLM2 step on a CPU. None: it is not kept.
     """
-    if spare_bytes() < psutil.Process().memory_info().rss * sharers:
+    if sharers is None or spare_bytes() < psutil.Process().memory_info().rss * sharers:
         ctypes.CDLL(None).malloc_trim(0)

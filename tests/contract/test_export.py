@@ -111,6 +111,20 @@ def test_gguf_of_another_kind_is_refused_before_anything_is_written(tmp_path: Pa
         check_gguf(source)
 
 
+def test_gguf_of_ids_that_the_model_lacks_is_refused(tmp_path: Path) -> None:
+    source = source_of(tmp_path / "source", "Qwen3")
+    tokenizer = json.loads((source / "tokenizer.json").read_text())
+    last = read_shape(source).vocab_size - 1
+    check_gguf(source)
+    tokenizer["added_tokens"][-1]["id"] = last
+    (source / "tokenizer.json").write_text(json.dumps(tokenizer))
+    check_gguf(source)
+    tokenizer["added_tokens"][-1]["id"] = last + 1
+    (source / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(BadInputError, match=f"a tokenizer with the id {last + 1}; expected ids below {last + 1}, "):
+        check_gguf(source)
+
+
 WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )

@@ -266,8 +266,8 @@ class UserSource:
         name = self._config.environment_name
         if not episodes:
             return single_item(f"item-{number:06d}", name, prompt, solution)
-        # Episodes that begin alike may go on differently, so their digests are those of all that sets them. `example_id`
-        # is the number of a row in a data set of verifiers, where the same question may stand twice.
+        # Episodes that begin alike may go on differently, so their digests are those of all that sets them. The number
+        # of a row in a data set of verifiers, `example_id`, is not: a question may stand there twice.
         episode = single_item(f"item-{number:06d}", f"{name}{STEPS}", prompt, solution, seed=item.get("seed"))
         sets = json.dumps({name: value for name, value in item.items() if name != "example_id"})
         return replace(episode, digest=hashlib.sha256(sets.encode()).hexdigest())

@@ -57,7 +57,8 @@ def check_gguf(folder: Path) -> None:
     """Checks that a model can be written as GGUF.
 
     Raises:
-        BadInputError: The family, its rotations or its tokenizer are not among those that are written.
+        BadInputError: The family, its rotations or its tokenizer are not among those that are written, or the tokenizer
+            has ids that the model does not.
     """
     shape = read_shape(folder)
     if shape.family not in _ARCHITECTURES:
@@ -66,7 +67,12 @@ def check_gguf(folder: Path) -> None:
         raise BadInputError(
             "--gguf", "scaled rotary positions, or sliding layers", "neither", "use llama.cpp's convert_hf_to_gguf.py"
         )
-    _words(_tokenizer(folder))
+    tokenizer = _tokenizer(folder)
+    _words(tokenizer)
+    highest = max(*tokenizer["model"]["vocab"].values(), *(added["id"] for added in tokenizer["added_tokens"]), 0)
+    if highest >= shape.vocab_size:
+        problem = f"a tokenizer with the id {highest}"
+        raise BadInputError("--gguf", problem, f"ids below {shape.vocab_size}, the model's vocabulary", "leave it out")
 
 
 def write_gguf(folder: Path, dtype: Dtype) -> Path:
