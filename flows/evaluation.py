@@ -10,7 +10,7 @@ from artifacts.documents.document import Document
 from artifacts.identity import Identity
 from artifacts.layout import Shared, shared_key
 from artifacts.reading import Artifact
-from artifacts.refs import Report
+from artifacts.refs import Checkpoint, Puzzles, Ref, Report
 from artifacts.schemas import RESULTS
 from artifacts.store.location import DEFAULT_STORE
 from artifacts.store.store import Store
@@ -22,7 +22,7 @@ from flows.opening import ProfileName, ProfileOverrides, StoreAddress, fitting_p
 from stages.environments.puzzle import Grader
 from stages.environments.tables import graders_of, read_split
 from stages.environments.thoughts import thought_opened
-from stages.evaluate import EvaluateConfig, evaluate, regrade
+from stages.evaluate import REVISION, EvaluateConfig, evaluate, regrade
 from stages.statistics.totals import totals
 from stages.strategies.figures import stored_figures
 
@@ -85,11 +85,7 @@ def evaluate_checkpoint(request: EvaluationRequest) -> Evaluation:
             stages.live.line(line)
         puzzles, split, config = measured_puzzles(request.puzzles, request.suite, config, stages)
         checkpoint = fetched(stages, request.checkpoint, puzzles)
-        settings = {**config.identity_settings, "split": split}
-        key = shared_key(
-            Shared.EVALUATIONS, split, Identity.of("evaluation", 1, settings, weights=checkpoint, puzzles=puzzles)
-        )
-        out = stages.address(key, Report)
+        out = stages.address(_key(config, split, checkpoint, puzzles), Report)
         report = stages.run(evaluate, config, checkpoint, puzzles, split=split, out=out)
         published = Artifact.open(store, report)
         results = published.read_table("results.parquet", RESULTS)
@@ -113,3 +109,10 @@ def evaluate_checkpoint(request: EvaluationRequest) -> Evaluation:
             tasks=published.manifest.facts.get("tasks", {}),
             **strategies.as_json(),
         )
+
+
+def _key(config: EvaluateConfig, split: str, checkpoint: Ref[Checkpoint], puzzles: Ref[Puzzles]) -> str:
+    """Returns the key of the report, another one for each revision of the stage."""
+    settings = {**config.identity_settings, "split": split}
+    identity = Identity.of("evaluation", REVISION, settings, weights=checkpoint, puzzles=puzzles)
+    return shared_key(Shared.EVALUATIONS, split, identity)

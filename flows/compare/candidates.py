@@ -18,6 +18,7 @@ from flows.config.recipe import Recipe
 from flows.config.recipe_diff import differences
 from flows.config.recipes import load_recipe, overridden, validate, with_functions
 from flows.lookup.history import RunRecord
+from stages import finetune, grade, pack
 from stages.training.launch import Weights
 from stages.training.saved_state import state_beside
 
@@ -49,8 +50,9 @@ class ComparedRecipe:
     mixed_only: bool
 
     def folder(self, rollouts: Ref[Any]) -> str:
-        """Returns the name of the folder for its artifacts; it contains a digest of the settings and the rollouts."""
-        settings = {part: getattr(self.recipe, part).model_dump(mode="json") for part in LEARNING}
+        """Returns the name of the folder for its artifacts, with a digest of settings, stages' revisions and rollouts."""
+        revisions = {"grade": grade.REVISION, "pack": pack.REVISION, "finetune": finetune.REVISION}
+        settings = {part: [revisions[part], getattr(self.recipe, part).model_dump(mode="json")] for part in LEARNING}
         digest = sha256_json({**settings, "mixed_only": self.mixed_only, "rollouts": rollouts.digest})
         return f"{_slug(self.name)}-{digest[:_DIGITS]}"
 

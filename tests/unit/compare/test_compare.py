@@ -239,6 +239,15 @@ def test_other_rollouts_have_another_address() -> None:
     assert chosen.folder(first) != chosen.folder(other)
 
 
+@pytest.mark.parametrize("stage", ["grade", "pack", "finetune"])
+def test_another_revision_of_a_stage_has_another_address(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an upgrade, the same command would find artifacts of another identity, and be refused for ever."""
+    chosen, rollouts = candidate(QUICKSTART, "dapo"), Ref[Any]("Rollouts", "rollouts", "a")
+    before = chosen.folder(rollouts)
+    monkeypatch.setattr(f"stages.{stage}.REVISION", 99)
+    assert chosen.folder(rollouts) != before
+
+
 def test_a_slug_is_part_of_a_key(tmp_path: Path) -> None:
     file = tmp_path / "my recipe?.toml"
     file.write_text(Path("deployments/recipes/answers_only.toml").read_text())

@@ -12,18 +12,20 @@ from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.layout import RunLayout
 from artifacts.local import full_disk
+from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.store.store import Store
 from flows.backfill import BackfillRequest, backfill
 from flows.benchmark import BenchmarkRequest, benchmark
 from flows.compare.comparison import CompareRequest, compare
 from flows.config.recipes import load_recipe
-from flows.evaluation import EvaluationRequest, evaluate_checkpoint
+from flows.evaluation import EvaluationRequest, _key, evaluate_checkpoint
 from flows.merging import MergeRequest, merge_checkpoints
 from flows.opening import RunRequest, opened
 from flows.puzzle_set import PuzzleSetRequest, make_puzzles
 from flows.session.frozen import freeze_recipe
 from flows.session.saving import LastStageDone
 from flows.train import train
+from stages.evaluate import EvaluateConfig
 from stages.models.merging.config import MergedModel
 from tests.support.made_run import make_run
 
@@ -115,3 +117,11 @@ def test_every_flow_changes_its_profile(
     changed = {**asked, "store": str(tmp_path), "profile_overrides": ["engine.dtype=int8"]}
     with pytest.raises(BadInputError, match=r"engine.dtype: Input should be 'auto'"):
         flow.fn(request_of.model_validate(changed))
+
+
+def test_another_revision_of_the_measurement_has_another_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an upgrade, the same command would find a report of another identity, and be refused for ever."""
+    asked = EvaluateConfig(), "test", Ref[Checkpoint]("Checkpoint", "c", "1"), Ref[Puzzles]("Puzzles", "p", "2")
+    before = _key(*asked)
+    monkeypatch.setattr("flows.evaluation.REVISION", 99)
+    assert _key(*asked) != before
