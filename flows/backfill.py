@@ -217,11 +217,12 @@ def _report_address(store: Store, suite: str, item: RunCheckpoint) -> ArtifactAd
     """Returns where the report of a checkpoint is, which is made again if the checkpoint was.
 
     A request to redo `evaluate` means the run's own evaluations: what a suite measured of a pruned checkpoint could not
-    be measured again.
+    be measured again. While a request is carried out, a checkpoint may be measured that is made again after that.
     """
     layout = RunLayout(item.run)
     refresh = Refreshes.read(store, layout).at(None)
-    return ArtifactAddress(store, layout.suite(suite, item.iteration), Report, refresh and replace(refresh, stages={}))
+    refresh = refresh and replace(refresh, stages={}, replaced=(evaluate.__name__,))
+    return ArtifactAddress(store, layout.suite(suite, item.iteration), Report, refresh)
 
 
 def _evaluated(

@@ -50,7 +50,7 @@ class ComparedRecipe:
     mixed_only: bool
 
     def folder(self, rollouts: Ref[Any]) -> str:
-        """Returns the name of the folder for its artifacts, with a digest of settings, stages' revisions and rollouts."""
+        """Returns the name of its artifacts' folder, with a digest of settings, stages' revisions and rollouts."""
         revisions = {"grade": grade.REVISION, "pack": pack.REVISION, "finetune": finetune.REVISION}
         settings = {part: [revisions[part], getattr(self.recipe, part).model_dump(mode="json")] for part in LEARNING}
         digest = sha256_json({**settings, "mixed_only": self.mixed_only, "rollouts": rollouts.digest})

@@ -9,7 +9,7 @@ from artifacts.errors import BadInputError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refresh import Refresh, record_request
-from artifacts.refs import Checkpoint
+from artifacts.refs import Checkpoint, Ref
 from artifacts.store.store import Store
 from flows.backfill import BackfillRequest, _report_address, divided, requested_checkpoints
 from flows.config.recipes import load_profile
@@ -57,6 +57,18 @@ def test_a_request_to_redo_the_evaluations_of_a_run_outdates_no_report_of_a_suit
     attempt.publish({})
     record_request(store, layout, ["evaluate"], LATER, ["evaluate"], last=4)
     assert _report_address(store, "s", best).find(identity) is not None
+
+
+def test_a_report_of_a_checkpoint_that_a_refresh_made_again_afterwards_is_made_again() -> None:
+    store = Store.open("memory://backfill-during-a-refresh")
+    layout = make_run(store)
+    (best,) = requested_checkpoints(read_run(store, "made"), BEST)
+    record_request(store, layout, ["finetune"], datetime.now(UTC), ["finetune"], last=4)
+    before = Identity.of("evaluate", 1, {}, weights=best.checkpoint)
+    _report_address(store, "s", best).attempt(before).publish({})
+    assert _report_address(store, "s", best).find(before) is not None
+    other = Ref[Checkpoint]("Checkpoint", best.checkpoint.key, "9" * 64)
+    assert _report_address(store, "s", best).find(Identity.of("evaluate", 1, {}, weights=other)) is None
 
 
 @pytest.mark.parametrize(
