@@ -44,6 +44,7 @@ from flows.session.session import Session
 from flows.session.views import ProgressView
 from stages.context import Profile, StageContext
 from stages.models.source import ModelConfig
+from stages.processes.memory import quick_collections
 from stages.processes.scratch import Scratch
 
 REFRESH = (
@@ -226,7 +227,8 @@ def opened_run(
         session.live.run_opened(store, layout, recipe)
         for line in (*type_lines, *advice(recipe, last)):
             session.live.line(line)
-        yield session
+        with quick_collections():
+            yield session
         if refreshes.unfinished and session.reached >= last_iteration(store, layout):
             record_done(store, layout, refreshes)
 

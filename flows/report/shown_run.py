@@ -65,6 +65,7 @@ class ShownRun:
         try:
             record = self._up_to(newest)
             if executed:
+                gc.collect()  # 1 MB of an iteration's objects refer to one another; Python would let 50 MB lie
                 view = RunView(record, self.store, list(self._figures.values()))
                 self._show_in_prefect(view, slow=time.monotonic() >= self._slow_due_at)
                 self._warn_of_slow_store(record, newest.number)
@@ -145,8 +146,7 @@ class ShownRun:
         except (*API_ERRORS, DeerstalkerError) as error:  # no decision depends on a page
             self._log.warning("the run's pages in Prefect are not up to date: %s", error)
         if slow:
-            gc.collect()  # Python seldom does so in a large process, whose garbage then lies all over its memory
-            hand_back_freed()
+            hand_back_freed()  # of its largest pages
             ended = time.monotonic()
             self._slow_due_at = ended + max(SLOW_INTERVAL_S, (ended - started) / SLOW_SHARE)
 

@@ -6,8 +6,10 @@ other processes use too much memory, so that error is transient. Both errors giv
 """
 
 import ctypes
+import gc
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -93,3 +95,17 @@ def hand_back_freed(sharers: int | None = None) -> None:
     """
     if sharers is None or spare_bytes() < psutil.Process().memory_info().rss * sharers:
         ctypes.CDLL(None).malloc_trim(0)
+
+
+@contextmanager
+def quick_collections() -> Generator[None]:
+    """Leaves the objects from before the block, most of them of libraries, out of collections of garbage inside it.
+
+    Python looks through all others only when many are new, so that a process lets much garbage lie: call `gc.collect`.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

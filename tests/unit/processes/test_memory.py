@@ -101,3 +101,23 @@ print(before, held())
     before, after = map(int, subprocess.check_output([sys.executable, "-c", code]).split())
     assert before > 190
     assert after > 190 if kept else after < before - 150
+
+
+def test_collections_leave_out_what_was_there_before() -> None:
+    code = """
+import gc
+from stages.processes.memory import quick_collections
+libraries = [[] for _ in range(100_000)]
+counts = len(gc.get_objects()), gc.get_freeze_count()
+with quick_collections():
+    cycle = []
+    cycle.append(cycle)
+    del cycle
+    inside = len(gc.get_objects()), gc.get_freeze_count(), gc.collect()
+print(*counts, *inside, len(gc.get_objects()), gc.get_freeze_count())
+"""
+    output = subprocess.check_output([sys.executable, "-c", code])
+    before, none, inside, frozen, collected, after, thawed = map(int, output.split())
+    assert min(before, after) > 100_000 and inside < 10_000
+    assert frozen > 100_000 and none == thawed == 0
+    assert collected >= 1, "garbage of the block"

@@ -3,6 +3,7 @@
 import gc
 import json
 import logging
+import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -26,6 +27,10 @@ from tests.support.made_run import make_run
 
 Pages = dict[str, dict[str, Any]]
 ITERATIONS = 4
+
+
+class Garbage:
+    holds: set[Any]
 
 
 @pytest.fixture
@@ -145,6 +150,24 @@ def test_the_summary_names_the_iteration_that_is_promoted_by_now(
     store.write_bytes(layout.promoted, promoted)
     shown.iteration_finished(read_iteration(store, layout, 1), executed=True)
     assert f"Promoted: iteration {ITERATIONS}," in prefect_pages["made-summary"]["data"]
+
+
+def test_the_garbage_of_an_iteration_does_not_lie_until_many_have_passed(
+    made: tuple[Store, RunLayout], shown: ShownRun, prefect_pages: Pages
+) -> None:
+    store, layout = made
+    gc.disable()  # Python would collect it some time
+    try:
+        one, other = set[Any](), Garbage()
+        one.add(other)
+        other.holds = one
+        left = weakref.ref(other)
+        del one, other
+        assert left() is not None
+        shown.iteration_finished(read_iteration(store, layout, 0), executed=True)
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 def test_tables_in_prefect_do_not_grow_with_a_run(made: tuple[Store, RunLayout], prefect_pages: Pages) -> None:
