@@ -106,7 +106,7 @@ class TrainableConfig(Config):
     @classmethod
     def of(cls, adapter: AdapterConfig) -> Self:
         """Returns the settings that trained an adapter."""
-        projections = tuple(filter(adapter.projections.__contains__, PROJECTIONS))
+        projections: tuple[Projection, ...] = tuple(filter(adapter.projections.__contains__, PROJECTIONS))
         return cls(
             parameters="lora", rank=adapter.rank, alpha=adapter.alpha, rslora=adapter.rslora, projections=projections
         )
