@@ -106,7 +106,7 @@ class TrainableConfig(Config):
     @classmethod
     def of(cls, adapter: AdapterConfig) -> Self:
         """Returns the settings that trained an adapter."""
-        projections: tuple[Projection, ...] = tuple(filter(adapter.projections.__contains__, PROJECTIONS))
+        projections: tuple[Projection, ...] = tuple(p for p in PROJECTIONS if adapter.projections.count(p))
         return cls(
             parameters="lora", rank=adapter.rank, alpha=adapter.alpha, rslora=adapter.rslora, projections=projections
         )
