@@ -24,10 +24,10 @@ def check_overlap(recipe: Recipe, profile: Profile, role: Role = "both", *, refr
         if role != "both":
             raise BadInputError("role", role, "both, because the recipe has iterate_ahead = 0", "set iterate_ahead=1")
         return
-    if refreshes and role != "both":  # neither of two flow runs knows which artifacts the other makes again
-        found = f"a request to refresh stages, and role {role}"
-        raise BadInputError("refresh", found, "role both", "run it with role both, then go on")
     if role != "both":
+        if refreshes:  # neither of two flow runs knows which artifacts the other makes again
+            found = f"a request to refresh stages, and role {role}"
+            raise BadInputError("refresh", found, "role both", "run it with role both, then go on")
         return
     if profile.engine.takes_turns:
         raise BadInputError(

@@ -24,8 +24,8 @@ from stages.training.saved_state import state_beside
 
 OWN = "own"
 """The name of the candidate with the run's own settings."""
-LEARNING = ("grade", "pack", "finetune")
-"""The sections of a recipe that a comparison uses."""
+LEARNING = {"grade": grade, "pack": pack, "finetune": finetune}
+"""The sections of a recipe that a comparison uses, and the modules of their stages."""
 _DIGITS = 12
 _SLUG_CHARACTERS = 180
 """A part of a key has at most 200 characters, including the digits of the digest at its end."""
@@ -51,8 +51,10 @@ class ComparedRecipe:
 
     def folder(self, rollouts: Ref[Any]) -> str:
         """Returns the name of its artifacts' folder, with a digest of settings, stages' revisions and rollouts."""
-        revisions = {"grade": grade.REVISION, "pack": pack.REVISION, "finetune": finetune.REVISION}
-        settings = {part: [revisions[part], getattr(self.recipe, part).model_dump(mode="json")] for part in LEARNING}
+        settings = {
+            part: [stage.REVISION, getattr(self.recipe, part).model_dump(mode="json")]
+            for part, stage in LEARNING.items()
+        }
         digest = sha256_json({**settings, "mixed_only": self.mixed_only, "rollouts": rollouts.digest})
         return f"{_slug(self.name)}-{digest[:_DIGITS]}"
 

@@ -45,7 +45,7 @@ class AdapterConfig:
     rank: int
     alpha: float
     rslora: bool
-    projections: tuple[str, ...]
+    projections: tuple[Projection, ...]
     base: str | None = None
 
     @property

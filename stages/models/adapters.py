@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from artifacts.errors import BadInputError
-from stages.models.adapter_config import ADAPTER_CONFIG, PLAIN, PROJECTIONS, AdapterConfig
+from stages.models.adapter_config import ADAPTER_CONFIG, PLAIN, PROJECTIONS, AdapterConfig, Projection
 from stages.models.json_file import read_json, shown
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -85,7 +85,8 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
         raise BadInputError(f"{path}: target_modules", shown(names), f"some of {', '.join(PROJECTIONS)}")
     base = settings.get("base_model_name_or_path")
     rslora = settings.get("use_rslora") is True
-    projections = tuple(name for name in PROJECTIONS if name in cast("list[str]", names))
+    chosen = cast("list[Projection]", names)
+    projections: tuple[Projection, ...] = tuple(name for name in PROJECTIONS if name in chosen)
     return AdapterConfig(rank, float(alpha), rslora, projections, base if isinstance(base, str) else None)
 
 

@@ -103,7 +103,6 @@ def quick_collections() -> Generator[None]:
 
     Python looks through all others only when many are new, so that a process lets much garbage lie: call `gc.collect`.
     """
-    gc.collect()
     gc.freeze()
     try:
         yield

@@ -106,9 +106,12 @@ class TrainableConfig(Config):
     @classmethod
     def of(cls, adapter: AdapterConfig) -> Self:
         """Returns the settings that trained an adapter."""
-        projections: tuple[Projection, ...] = tuple(p for p in PROJECTIONS if adapter.projections.count(p))
         return cls(
-            parameters="lora", rank=adapter.rank, alpha=adapter.alpha, rslora=adapter.rslora, projections=projections
+            parameters="lora",
+            rank=adapter.rank,
+            alpha=adapter.alpha,
+            rslora=adapter.rslora,
+            projections=adapter.projections,
         )
 
     @property

@@ -269,7 +269,7 @@ class UserSource:
         # Episodes that begin alike may go on differently, so their digests are those of all that sets them. The number
         # of a row in a data set of verifiers, `example_id`, is not: a question may stand there twice.
         episode = single_item(f"item-{number:06d}", f"{name}{STEPS}", prompt, solution, seed=item.get("seed"))
-        sets = json.dumps({name: value for name, value in item.items() if name != "example_id"})
+        sets = json.dumps({field: value for field, value in item.items() if field != "example_id"})
         return replace(episode, digest=hashlib.sha256(sets.encode()).hexdigest())
 
 

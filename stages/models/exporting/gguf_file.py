@@ -69,7 +69,7 @@ def check_gguf(folder: Path) -> None:
         )
     tokenizer = _tokenizer(folder)
     _words(tokenizer)
-    highest = max(*tokenizer["model"]["vocab"].values(), *(added["id"] for added in tokenizer["added_tokens"]), 0)
+    highest = max([0, *tokenizer["model"]["vocab"].values(), *(added["id"] for added in tokenizer["added_tokens"])])
     if highest >= shape.vocab_size:
         problem = f"a tokenizer with the id {highest}"
         raise BadInputError("--gguf", problem, f"ids below {shape.vocab_size}, the model's vocabulary", "leave it out")

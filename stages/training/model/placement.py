@@ -292,5 +292,6 @@ def load_reference(
         stored, folder = read_adapter(folder), base_of(folder)
         for name in filter(is_adapter, list(parameters)):
             place(parameters.pop(name), stored[adapter_name(name, shape)])
+            heartbeat()
     fill(parameters, folder, shape, heartbeat)
     return policy

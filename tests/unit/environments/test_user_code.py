@@ -151,7 +151,7 @@ ITEMS_OF_A_SET = """
 import sys
 from pathlib import Path
 from stages.environments.user_code.config import FunctionConfig
-from stages.environments.user_code.environment import UserSource, user_environment
+from stages.environments.user_code.environment import user_environment
 name = FunctionConfig(environment="wild.py:Sets").located(Path(sys.argv[1])).environment_name
 print([item["prompt"] for item in user_environment(name).items(40, 0, None)[0]])
 """

@@ -64,10 +64,10 @@ def test_a_command_that_is_refused_requests_nothing(
     request_of_mine: Callable[..., RunRequest], settings: dict[str, Any], expected: str
 ) -> None:
     """The next command would carry the request out."""
-    asked = request_of_mine("iterate_ahead=1").model_copy(update={"refresh": ["grade"], **settings})
-    store, layout = Store.open(asked.store), RunLayout(asked.run)
-    freeze_recipe(store, layout, load_recipe(asked.recipe, asked.overrides))
-    with pytest.raises(BadInputError, match=f"^{expected}"), opened(asked):
+    request = request_of_mine("iterate_ahead=1").model_copy(update={"refresh": ["grade"], **settings})
+    store, layout = Store.open(request.store), RunLayout(request.run)
+    freeze_recipe(store, layout, load_recipe(request.recipe, request.overrides))
+    with pytest.raises(BadInputError, match=f"^{expected}"), opened(request):
         pass
     assert not store.list(layout.refresh_requests)
 
@@ -121,7 +121,7 @@ def test_every_flow_changes_its_profile(
 
 def test_another_revision_of_the_measurement_has_another_address(monkeypatch: pytest.MonkeyPatch) -> None:
     """After an upgrade, the same command would find a report of another identity, and be refused for ever."""
-    asked = EvaluateConfig(), "test", Ref[Checkpoint]("Checkpoint", "c", "1"), Ref[Puzzles]("Puzzles", "p", "2")
-    before = _key(*asked)
+    arguments = EvaluateConfig(), "test", Ref[Checkpoint]("Checkpoint", "c", "1"), Ref[Puzzles]("Puzzles", "p", "2")
+    before = _key(*arguments)
     monkeypatch.setattr("flows.evaluation.REVISION", 99)
-    assert _key(*asked) != before
+    assert _key(*arguments) != before
