@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Generator
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Literal
 
 Activity = Literal["engine", "trainer", "loading", "saving", "store"]
@@ -58,9 +59,8 @@ def spans_since(begin: float) -> Spans:
     """
     gap_s = max(_SHORTEST_GAP_S, (time.perf_counter() - begin) / _GAPS)
     found: Spans = {}
-    for activity, first, last in sorted(_record.spans, key=lambda span: span[1]):
-        if last <= begin:
-            continue
+    recent = takewhile(lambda span: span[2] > begin, reversed(_record.spans))  # spans are noted as they end
+    for activity, first, last in sorted(recent, key=lambda span: span[1]):
         start, end, spans = max(0.0, first - begin), last - begin, found.setdefault(activity, [])
         if spans and start - spans[-1][1] <= gap_s:
             start, end = spans[-1][0], max(end, spans.pop()[1])
