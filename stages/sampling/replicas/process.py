@@ -15,7 +15,7 @@ from artifacts.errors import SEE_DOCTOR, BadInputError, DeerstalkerError, Transi
 from artifacts.local.log_tail import tail_of, without_prefix
 from stages.hardware.compute_type import engine_build
 from stages.models.adapter_config import ENGINE_RANKS
-from stages.models.rope import LongRopeScaling
+from stages.models.rope import LinearScaling, LongRopeScaling
 from stages.models.shape import read_shape
 from stages.processes.guarded import GuardedProcess
 from stages.processes.memory import kernel_kills, refused_allocation
@@ -102,21 +102,22 @@ def engine_arguments(
 
 
 def within_context(hardware: EngineHardware, model_dir: Path) -> EngineHardware:
-    """Returns the hardware with the model's original context as `max_model_len`, for a model with LongRoPE.
+    """Returns the hardware with the trainer's context as `max_model_len`, for a model with LongRoPE or linear scaling.
 
-    With more, vLLM takes other rotation frequencies for all sequences than the trainer.
+    With more, vLLM takes other rotation frequencies than the trainer for all sequences of LongRoPE. A context that is
+    scaled linearly is already the longer one, and vLLM multiplies it by the factor once more.
 
     Raises:
         BadInputError: `max_model_len` is larger.
     """
     shape = read_shape(model_dir)
-    if not isinstance(shape.rope.scaling, LongRopeScaling):
+    if not isinstance(shape.rope.scaling, LongRopeScaling | LinearScaling):
         return hardware
     if hardware.max_model_len is not None and hardware.max_model_len > shape.max_positions:
         raise BadInputError(
             "engine.max_model_len",
             str(hardware.max_model_len),
-            f"at most {shape.max_positions}, the original context of a model with LongRoPE",
+            f"at most {shape.max_positions}, the context in which the trainer computes the same rotations",
             "longer sequences of this model are not supported",
         )
     return hardware.model_copy(update={"max_model_len": hardware.max_model_len or shape.max_positions})

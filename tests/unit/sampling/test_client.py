@@ -14,6 +14,7 @@ from collections.abc import Generator
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ from stages.sampling.config import EarlyStopConfig, EngineHardware, SamplingConf
 from stages.sampling.counts import CoreCounts, Counts, make_shared_memory
 from stages.sampling.endpoint import Endpoint, EndpointError
 from stages.sampling.replicas import compile_cache
-from stages.sampling.replicas.process import engine_arguments, engine_environment
+from stages.sampling.replicas.process import engine_arguments, engine_environment, within_context
 from stages.sampling.replicas.weight_exchange import same_shape, tensor_digests
 from stages.sampling.server import OUR_ARGUMENTS
 from tests.support.serving import Replies, serving
@@ -222,6 +223,31 @@ def test_the_compile_cache_is_bounded_and_keeps_what_may_be_in_use(
     compile_cache.prepare()
     assert [path.name for path in root.glob("*/*")] == ["new"]
     assert all(value.startswith(str(root)) for value in compile_cache.environment().values())
+
+
+@pytest.mark.parametrize(
+    ("family", "scaling", "context"),
+    [
+        ("llama", {"rope_type": "linear", "factor": 4.0}, 256),
+        ("phi3", {"rope_type": "longrope", "short_factor": [1.0] * 4}, 128),
+        ("llama", {"rope_type": "default"}, None),
+    ],
+)
+def test_the_context_of_scaled_positions_is_the_trainers(
+    tmp_path: Path, family: str, scaling: dict[str, Any], context: int | None
+) -> None:
+    """By itself, vLLM multiplies the context of a linear scaling by its factor."""
+    config = {
+        "model_type": family, "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "max_position_embeddings": 256, "original_max_position_embeddings": 128,
+        "rope_parameters": {"rope_theta": 1e4, **scaling},
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert within_context(EngineHardware(), tmp_path).max_model_len == context
+    assert within_context(EngineHardware(max_model_len=100), tmp_path).max_model_len == 100
+    if context:
+        with pytest.raises(BadInputError, match=rf"engine\.max_model_len: {context + 1}; expected at most {context}, "):
+            within_context(EngineHardware(max_model_len=context + 1), tmp_path)
 
 
 @pytest.mark.parametrize("argument", ["--trust-remote-code", "--trust_remote_code", "--trust-rem", "--trust=true"])
