@@ -149,7 +149,7 @@ def _write(
         check_gguf(folder)
     card = exported_card(ref, store, promoted, adapter=adapted)
     with draft_of(out) as draft:
-        export_folder(folder, draft, card.text, merge=merge, dtype=dtype, base=card.base)
+        export_folder(folder, draft, card.text, merge=merge, dtype=dtype, base=card.base, revision=card.revision)
         if gguf:
             write_gguf(draft, dtype)
     return sorted(path.name for path in out.iterdir())

@@ -40,6 +40,7 @@ class AdapterConfig:
         rslora: Whether it is scaled by alpha / sqrt(rank) instead (Kalajdzievski, arXiv 2312.03732).
         projections: The adapted linear maps of a layer, by their Hugging Face names.
         base: The base that the file names; None if it names none.
+        revision: The base's commit, tag or branch on the hub; None if the file names none.
     """
 
     rank: int
@@ -47,6 +48,7 @@ class AdapterConfig:
     rslora: bool
     projections: tuple[Projection, ...]
     base: str | None = None
+    revision: str | None = None
 
     @property
     def scale(self) -> float:
@@ -74,8 +76,8 @@ class AdapterConfig:
         alpha = int(self.alpha) if float(self.alpha).is_integer() else self.alpha
         settings: dict[str, Any] = {name: values[0] for name, values in _WRITTEN.items()}
         settings |= {
-            "base_model_name_or_path": self.base, "task_type": "CAUSAL_LM", "inference_mode": True, "r": self.rank,
-            "lora_alpha": alpha, "lora_dropout": 0.0, "target_modules": sorted(self.projections),
-            "use_rslora": self.rslora,
+            "base_model_name_or_path": self.base, "revision": self.revision, "task_type": "CAUSAL_LM",
+            "inference_mode": True, "r": self.rank, "lora_alpha": alpha, "lora_dropout": 0.0,
+            "target_modules": sorted(self.projections), "use_rslora": self.rslora,
         }  # fmt: skip
         (folder / ADAPTER_CONFIG).write_text(json.dumps(dict(sorted(settings.items())), indent=2) + "\n")

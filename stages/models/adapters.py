@@ -83,11 +83,13 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
     known = isinstance(names, list) and all(name in PROJECTIONS for name in cast("list[Any]", names))
     if not known or not names:
         raise BadInputError(f"{path}: target_modules", shown(names), f"some of {', '.join(PROJECTIONS)}")
-    base = settings.get("base_model_name_or_path")
+    base, revision = (
+        name if isinstance(name := settings.get(key), str) else None for key in ("base_model_name_or_path", "revision")
+    )
     rslora = settings.get("use_rslora") is True
     chosen = cast("list[Projection]", names)
     projections: tuple[Projection, ...] = tuple(name for name in PROJECTIONS if name in chosen)
-    return AdapterConfig(rank, float(alpha), rslora, projections, base if isinstance(base, str) else None)
+    return AdapterConfig(rank, float(alpha), rslora, projections, base, revision)
 
 
 def tensor_name(weight: str, side: str) -> str:

@@ -74,10 +74,12 @@ class ExportedCard:
     Attributes:
         text: Hugging Face's README.md.
         base: Hub id of the run's first model; None if it has none, or was trained before the adapter.
+        revision: Its commit, tag or branch.
     """
 
     text: str
-    base: str | None
+    base: str | None = None
+    revision: str | None = None
 
 
 def exported_card(ref: Ref[Checkpoint], store: Store, promoted: str | None, *, adapter: bool) -> ExportedCard:
@@ -100,13 +102,14 @@ def exported_card(ref: Ref[Checkpoint], store: Store, promoted: str | None, *, a
         ]
     )  # fmt: skip
     if not adapter:
-        return ExportedCard(text, None)
+        return ExportedCard(text)
     below = Ref(**Artifact.open(store, ref).manifest.inputs["base"])
     fetched = base is not None and base.ref.key == below.key and base.manifest is not None
-    named = base.manifest.identity.config.get("id") if fetched and base and base.manifest else None
+    source = base.manifest.identity.config if fetched and base and base.manifest else {}
+    named, revision = source.get("id"), source.get("revision")
     text = text.replace(f"library_name: {json.dumps(_LIBRARY)}", 'library_name: "peft"', 1)
-    where = f"`{named}` of the hub" if named else f"`deerstalker export {below.key} FOLDER`"
-    return ExportedCard(f"{text}\nThis is a LoRA adapter. Its base: {where}.\n", named)
+    where = f"`{named}` of the hub, revision `{revision}`" if named else f"`deerstalker export {below.key} FOLDER`"
+    return ExportedCard(f"{text}\nThis is a LoRA adapter. Its base: {where}.\n", named, revision)
 
 
 def _front_matter(title: str, base: Node | None, report: ReportFigures) -> list[str]:

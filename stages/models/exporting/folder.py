@@ -106,7 +106,9 @@ def draft_of(out: Path) -> Generator[Path]:
         os.close(lock)
 
 
-def export_folder(source: Path, out: Path, card: str, *, merge: bool, dtype: Dtype, base: str | None) -> None:
+def export_folder(
+    source: Path, out: Path, card: str, *, merge: bool, dtype: Dtype, base: str | None, revision: str | None = None
+) -> None:
     """Writes a checkpoint, its tokenizer with chat template, its generation config and a model card.
 
     Args:
@@ -116,6 +118,7 @@ def export_folder(source: Path, out: Path, card: str, *, merge: bool, dtype: Dty
         merge: Write full weights also of a checkpoint with an adapter.
         dtype: Type of full weights; an adapter keeps its own.
         base: Id of an adapter's base on the hub; None if it has none.
+        revision: Commit, tag or branch of that base; None for the newest.
 
     Raises:
         BadInputError: The folder is not empty, the checkpoint is damaged or a critic, or a weight is too large for
@@ -130,7 +133,7 @@ def export_folder(source: Path, out: Path, card: str, *, merge: bool, dtype: Dty
     _write_generation_config(out)
     if has_adapter(source) and not merge:
         copy_input(source / ADAPTER_WEIGHTS, out / ADAPTER_WEIGHTS, "a LoRA adapter", most_bytes=LARGEST_WEIGHTS)
-        replace(read_adapter_config(source), base=base).write(out)
+        replace(read_adapter_config(source), base=base, revision=revision).write(out)
         (out / "config.json").unlink()  # with one, transformers would look for full weights here
     else:
         stored, name = _STORED_AS[dtype]

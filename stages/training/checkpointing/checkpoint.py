@@ -157,8 +157,10 @@ def write_adapter(source: Path, out: Path, config: AdapterConfig, tensors: Mappi
     if dist.get_rank() == 0:
         out.mkdir(parents=True, exist_ok=True)
         copy_other_files(source, out)
-        named = read_adapter_config(source).base if has_adapter(source) else None
-        replace(config, base=named).write(out)
+        if has_adapter(source):
+            named = read_adapter_config(source)
+            config = replace(config, base=named.base, revision=named.revision)
+        config.write(out)
         _write_file(out / ADAPTER_WEIGHTS, tensors)
 
 

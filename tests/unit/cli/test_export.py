@@ -30,7 +30,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A store with `models/base`, and `models/adopted` over it."""
     tmp_path = tmp_path_factory.mktemp("export")
     store = Store.open(str(tmp_path / "store"))
-    attempt = ArtifactAddress(store, "models/base", Checkpoint).attempt(Identity.of("fetch", 1, {"id": "owner/base"}))
+    attempt = ArtifactAddress(store, "models/base", Checkpoint).attempt(
+        Identity.of("fetch", 1, {"id": "owner/base", "revision": "v2"})
+    )
     with attempt.folder(tmp_path) as folder:
         make_scratch(ScratchModel(layers=2, vocabulary=300), ["Who was it?"], folder)
     base = attempt.publish({"licence": "mit"})
@@ -57,9 +59,10 @@ def test_full_weights_and_an_adapter(store: str, tmp_path: Path, capsys: pytest.
     exported(store, "models/adopted", str(tmp_path / "adapter"))
     files = {path.name for path in (tmp_path / "adapter").iterdir()}
     assert {ADAPTER_CONFIG, ADAPTER_WEIGHTS, "README.md", "tokenizer.json"} < files and WEIGHTS not in files
-    assert json.loads((tmp_path / "adapter" / ADAPTER_CONFIG).read_text())["base_model_name_or_path"] == "owner/base"
+    written = json.loads((tmp_path / "adapter" / ADAPTER_CONFIG).read_text())
+    assert (written["base_model_name_or_path"], written["revision"]) == ("owner/base", "v2")
     card = (tmp_path / "adapter" / "README.md").read_text()
-    assert 'library_name: "peft"' in card and card.endswith("Its base: `owner/base` of the hub.\n")
+    assert 'library_name: "peft"' in card and card.endswith("Its base: `owner/base` of the hub, revision `v2`.\n")
 
 
 @pytest.mark.parametrize(

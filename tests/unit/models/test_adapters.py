@@ -44,7 +44,7 @@ def rewritten(folder: Path, **changes: Any) -> None:
 
 
 def test_the_settings_survive_a_file(tmp_path: Path) -> None:
-    for config in (CONFIG, AdapterConfig(9, 6.5, True, ("v_proj",), "owner/base")):
+    for config in (CONFIG, AdapterConfig(9, 6.5, True, ("v_proj",), "owner/base", "v2")):
         config.write(tmp_path)
         assert read_adapter_config(tmp_path) == config
     assert read_adapter_config(tmp_path).scale == pytest.approx(6.5 / 3)
