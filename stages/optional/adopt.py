@@ -66,7 +66,8 @@ def write_adapted(adapter: str, base: Path, name: str, out: Path) -> None:
     source = adapter_folder(adapter)
     config = check_adapter(source, tensors_of(read_shape(base)))
     own = find_chat_template(source) if any((source / file).is_file() for file in TEMPLATE_FILES) else None
-    if own not in (None, find_chat_template(base)):
+    served = find_chat_template(base) or ""  # with lines before it if the recipe has a system prompt or arguments
+    if own is not None and not f"\n{served}".endswith(f"\n{own}"):
         remedy = "take that template into a copy of the base, or out of the adapter's folder"
         raise BadInputError("model.adapter", "a chat template of its own", f"that of {name}", remedy)
     copy_files(base, out, (*SETTINGS_FILES, *TOKENIZER_FILES))

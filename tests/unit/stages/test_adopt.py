@@ -1,6 +1,7 @@
 """Adapters from outside the store: published over their base, found again, refused before anything is trained."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.source import FolderModel, StoredModel
 from stages.models.tensors import check_weights
 from stages.models.tokenizers.chat import ChatTokenizer, find_chat_template
+from stages.models.tokenizers.own_template import adapt_template
 from stages.optional.adopt import adopt, identity_of
 from tests.support.adapters import CONFIG, save_adapter
 
@@ -73,6 +75,21 @@ def test_a_run_goes_on_with_the_adapter_of_a_folder_that_is_gone(
         assert fetched_source(stages, source, puzzles) == first
         with pytest.raises(BadInputError, match="other/adapter"):
             fetched_source(stages, source.model_copy(update={"adapter": "./other/adapter"}), puzzles)
+
+
+def test_an_adapter_has_the_template_of_a_base_to_which_the_recipe_adds_lines(
+    ctx: StageContext, base: Ref[Checkpoint], tmp_path: Path
+) -> None:
+    """PEFT saves the template on which an adapter was trained; `model.system_prompt` stands before it."""
+    folder = ctx.local_folder(base)
+    adapter = save_adapter(tmp_path / "adapter", folder)
+    (adapter / "chat_template.jinja").write_text(find_chat_template(folder) or "")
+    attempt = ArtifactAddress(ctx.store, "models/prompted", Checkpoint).attempt(Identity.of("fetch", 1, {"prompt": 1}))
+    with attempt.folder(tmp_path) as prompted:
+        shutil.copytree(folder, prompted, dirs_exist_ok=True)
+        adapt_template(prompted, "Think first.", None)
+    adopted = ctx.local_folder(adopt(ctx, str(adapter), attempt.publish({}), out=address(ctx)))
+    assert "Think first." in ChatTokenizer(adopted).prompt_text("Who was it?")
 
 
 def test_an_adapter_of_another_base_is_not_published(ctx: StageContext, base: Ref[Checkpoint], tmp_path: Path) -> None:
