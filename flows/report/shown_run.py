@@ -30,7 +30,7 @@ SLOW_SHARE = 0.03
 KEPT = 50
 """Newest iterations whose manifests a run keeps in memory: 0.1 MB an iteration."""
 COLLECTED_EVERY = 10
-"""Iterations between collections of garbage. One leaves 1 MB, and Python would let 50 MB lie; each takes 0.05 s."""
+"""Iterations between collections of garbage. One leaves 1 MB, Python would let 50 MB lie; each takes 0.05 to 0.25 s."""
 
 
 class ShownRun:
