@@ -20,6 +20,7 @@ from stages.models.source import SETTINGS_FILES, TOKENIZER_FILES, copy_files
 from stages.models.stored import BASE
 from stages.models.tensors import check_adapter, tensors_of
 from stages.models.tokenizers.chat import TEMPLATE_FILES, find_chat_template
+from stages.models.tokenizers.own_template import begins_from
 
 REVISION = 1
 _HUB_ID = re.compile(r"(?P<id>[\w.-]+/[\w.-]+?)(@(?P<revision>[\w.-]+))?")
@@ -66,8 +67,7 @@ def write_adapted(adapter: str, base: Path, name: str, out: Path) -> None:
     source = adapter_folder(adapter)
     config = check_adapter(source, tensors_of(read_shape(base)))
     own = find_chat_template(source) if any((source / file).is_file() for file in TEMPLATE_FILES) else None
-    served = find_chat_template(base) or ""  # with lines before it if the recipe has a system prompt or arguments
-    if own is not None and not f"\n{served}".endswith(f"\n{own}"):
+    if own is not None and not begins_from(find_chat_template(base) or "", own):
         remedy = "take that template into a copy of the base, or out of the adapter's folder"
         raise BadInputError("model.adapter", "a chat template of its own", f"that of {name}", remedy)
     copy_files(base, out, (*SETTINGS_FILES, *TOKENIZER_FILES))

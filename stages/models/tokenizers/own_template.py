@@ -12,6 +12,10 @@ from stages.models.tokenizers.chat import ChatTokenizer, find_chat_template
 ArgumentValue = bool | int | float | str
 _SHOWN_CHARACTERS = 60
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
+_WRITTEN_LINE = re.compile(
+    r"(\{%- if (not messages or messages\[0\]\['role'\] != 'system'|\w+ is not defined) %\}.*\{%- endif %\})+"
+)
+"""Matches a line that `with_system_prompt` or `with_arguments` writes."""
 
 
 def with_system_prompt(template: str, prompt: str) -> str:
@@ -59,6 +63,15 @@ def _literal(value: ArgumentValue) -> str:
         return json.dumps(value)
     escaped = value.encode("unicode_escape").decode().replace('"', '\\"')
     return f'"{escaped}"'
+
+
+def begins_from(template: str, original: str) -> bool:
+    """Returns whether a chat template is another one, at most with lines before it that `adapt_template` writes."""
+    while template != original:
+        line, _, template = template.partition("\n")
+        if not _WRITTEN_LINE.fullmatch(line):
+            return False
+    return True
 
 
 def adapt_template(folder: Path, prompt: str | None, arguments: Mapping[str, ArgumentValue] | None) -> None:

@@ -299,24 +299,18 @@ def test_a_manifest_says_what_its_thread_spent_its_time_on(tmp_path: Path, monke
 
 
 class Counted(deque[tuple[Activity, float, float]]):
-    """Spans that count how many of them were looked at."""
+    """Spans that count how many of them were looked at, from the newest on; they hold the same as a deque."""
 
     looks = 0
 
-    def __iter__(self) -> Iterator[tuple[Activity, float, float]]:
-        yield from map(self._look, super().__iter__())
-
     def __reversed__(self) -> Iterator[tuple[Activity, float, float]]:
-        yield from map(self._look, super().__reversed__())
-
-    def _look(self, span: tuple[Activity, float, float]) -> tuple[Activity, float, float]:
-        self.looks += 1
-        return span
+        for span in super().__reversed__():
+            self.looks += 1
+            yield span
 
 
 def test_a_manifest_costs_no_more_after_a_thousand_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each publication sorted the ten thousand spans that its thread had noted: 10 ms on a slow machine."""
-    monkeypatch.setattr(activity.time, "perf_counter", lambda: 10_003.0)
     noted = Counted(("store", float(number), number + 0.5) for number in range(10_000))
     monkeypatch.setattr(activity._record, "spans", noted)
     note("engine", 10_000.0, 10_001.0)

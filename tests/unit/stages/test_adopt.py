@@ -29,7 +29,7 @@ from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.source import FolderModel, StoredModel
 from stages.models.tensors import check_weights
 from stages.models.tokenizers.chat import ChatTokenizer, find_chat_template
-from stages.models.tokenizers.own_template import adapt_template
+from stages.models.tokenizers.own_template import adapt_template, begins_from, with_system_prompt
 from stages.optional.adopt import adopt, identity_of
 from tests.support.adapters import CONFIG, save_adapter
 
@@ -87,9 +87,24 @@ def test_an_adapter_has_the_template_of_a_base_to_which_the_recipe_adds_lines(
     attempt = ArtifactAddress(ctx.store, "models/prompted", Checkpoint).attempt(Identity.of("fetch", 1, {"prompt": 1}))
     with attempt.folder(tmp_path) as prompted:
         shutil.copytree(folder, prompted, dirs_exist_ok=True)
-        adapt_template(prompted, "Think first.", None)
+        adapt_template(prompted, "Think first.", {"add_generation_prompt": True})
     adopted = ctx.local_folder(adopt(ctx, str(adapter), attempt.publish({}), out=address(ctx)))
     assert "Think first." in ChatTokenizer(adopted).prompt_text("Who was it?")
+
+
+@pytest.mark.parametrize(
+    ("lines", "begins"),
+    [
+        ("", True),
+        (with_system_prompt("", "Think\nfirst."), True),
+        ("\n", False),
+        ("{{ bos_token }}\n", False),
+        ("{%- if x is not defined %}{%- set x = 1 %}\n{%- endif %}\n", False),
+    ],
+)
+def test_only_lines_that_a_recipe_writes_may_stand_before_a_template(lines: str, begins: bool) -> None:
+    own = "{%- for message in messages %}\n{{ message.content }}\n{%- endfor %}"
+    assert begins_from(lines + own, own) == begins
 
 
 def test_an_adapter_of_another_base_is_not_published(ctx: StageContext, base: Ref[Checkpoint], tmp_path: Path) -> None:
