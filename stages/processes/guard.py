@@ -33,9 +33,10 @@ def set_process_option(option: int, value: int) -> None:
         sys.exit(f"guard: prctl({option}) failed with errno {ctypes.get_errno()}")
 
 
-def children() -> list[int]:
-    """Returns the ids of this process's children, without zombies."""
-    running: list[int] = []
+def descendants() -> list[int]:
+    """Returns the ids of all processes below this one, parents before their children, without zombies."""
+    running: set[int] = set()
+    children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -43,9 +44,13 @@ def children() -> list[int]:
             state, parent = (entry / "stat").read_bytes().rpartition(b")")[2].split()[:2]
         except OSError:
             continue
-        if int(parent) == os.getpid() and state != b"Z":
-            running.append(int(entry.name))
-    return running
+        children.setdefault(int(parent), []).append(int(entry.name))
+        if state != b"Z":
+            running.add(int(entry.name))
+    found = [os.getpid()]
+    for pid in found:
+        found += children.pop(pid, [])
+    return [pid for pid in found[1:] if pid in running]
 
 
 def is_tracker(pid: int) -> bool:
@@ -74,15 +79,16 @@ def reap() -> tuple[dict[int, int], bool]:
 
 
 def end_everything() -> None:
-    """Kills every descendant, generation by generation; resource trackers have `TRACKER_GRACE_S` to clean up first.
+    """Kills every descendant; resource trackers have `TRACKER_GRACE_S` to clean up first.
 
-    A dying process passes its children to the guard only when its last thread is gone. So the loop ends when the kernel
-    lists no child at all, not when no child runs.
+    All generations die at once, because the kernel takes up to a second to free the memory of each. A dying process
+    passes its children to the guard only when its last thread is gone. So the loop ends when the kernel lists no child
+    at all, not when none runs.
     """
     trackers_until = time.monotonic() + TRACKER_GRACE_S
     while reap()[1]:
         spare_trackers = time.monotonic() < trackers_until
-        for pid in children():
+        for pid in descendants():
             if spare_trackers and is_tracker(pid):
                 continue
             with suppress(ProcessLookupError):

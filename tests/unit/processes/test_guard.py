@@ -32,6 +32,15 @@ print(os.getpid(), child.pid, other.pid, other.stdout.readline().strip(), flush=
 time.sleep(300)
 """
 
+# A resource tracker, which the guard spares for a moment, and a user of it that would outlive that moment.
+TRACKED = """
+import subprocess
+user = subprocess.Popen(["sleep", "300"])
+print(user.pid, flush=True)
+user.wait()
+print("the user ended first", flush=True)
+"""
+
 
 def start(scratch: Path, *command: str) -> tuple[subprocess.Popen[str], int]:
     """Run a command under a guard; the guard and the writing end of its lifeline."""
@@ -70,6 +79,17 @@ def test_every_descendant_dies_when_the_lifeline_closes(tmp_path: Path) -> None:
     assert process.wait(LIMIT_S) == 128 + signal.SIGKILL
     assert wait_gone(pids, 0.0) == []
     assert not scratch.exists()
+    process.stdout.close()
+
+
+def test_all_generations_are_killed_at_once(tmp_path: Path) -> None:
+    process, lifeline = start(tmp_path / "none", sys.executable, "-c", TRACKED, "resource_tracker")
+    assert process.stdout is not None
+    user = int(process.stdout.readline())
+    os.close(lifeline)
+    assert process.stdout.readline() == "the user ended first\n"
+    assert process.wait(LIMIT_S) == 128 + signal.SIGKILL
+    assert not alive(user)
     process.stdout.close()
 
 
