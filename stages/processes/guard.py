@@ -47,10 +47,10 @@ def descendants() -> list[int]:
         children.setdefault(int(parent), []).append(int(entry.name))
         if state != b"Z":
             running.add(int(entry.name))
-    found = [os.getpid()]
-    for pid in found:
-        found += children.pop(pid, [])
-    return [pid for pid in found[1:] if pid in running]
+    pids = [os.getpid()]
+    for pid in pids:  # which grows: each process adds its children
+        pids += children.pop(pid, [])
+    return [pid for pid in pids[1:] if pid in running]
 
 
 def is_tracker(pid: int) -> bool:
